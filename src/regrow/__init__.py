@@ -1,0 +1,40 @@
+"""Dynamic sparse training for PyTorch: sparse from the first step to the last, under a budget that never moves."""
+
+from typing import Any
+
+from regrow.attachment import attach
+from regrow.history import Rewiring
+from regrow.methods import METHODS, Method
+from regrow.methods.deepr import DeepR
+from regrow.methods.dense import Dense
+from regrow.methods.dsr import DSR
+from regrow.methods.gradual import Gradual
+from regrow.methods.rigl import RigL
+from regrow.methods.set import SET
+from regrow.methods.snfs import SNFS
+from regrow.methods.static import Static
+from regrow.sparsifier import Sparsifier
+
+__version__ = "0.1.0"
+__all__ = [
+    "DSR",
+    "METHODS",
+    "SET",
+    "SNFS",
+    "DeepR",
+    "Dense",
+    "Gradual",
+    "Method",
+    "Rewiring",
+    "RigL",
+    "Sparsifier",
+    "Static",
+    "attach",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A method in a file of its own needs no line here."""
+    if name in METHODS:
+        return METHODS[name]
+    raise AttributeError(f"module 'regrow' has no attribute {name!r}")

@@ -1,0 +1,90 @@
+"""The one line a user adds to a training loop."""
+
+import gc
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from regrow.densities import starting_counts
+from regrow.layers import Selection, choose_layers
+from regrow.methods.method import Method
+from regrow.optimizer_state import check_leaves_zeros_alone
+from regrow.sparsifier import Sparsifier, sparsifiers_of
+from regrow.start import largest_units, random_topology
+from regrow.state import check_masks
+from regrow.storage.dense import DenseStorage
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer,
+    method: Method,
+    *,
+    layers: Selection = None,
+    start: str | Mapping[str, Tensor] = "random",
+    seed: int = 0,
+    storage: str = "dense",
+) -> Sparsifier:
+    """Make a network sparse and keep it so while its optimizer trains it.
+
+    - `layers`: None for the weights of all linear and convolution layers and attention projections; or names, glob
+      patterns, or a function (name, parameter) -> bool.
+    - `start`: "random", "magnitude" (keep the largest weights of a trained model) or masks {name: bool tensor}, which
+      then define the budget.
+    - `seed`: the topology is a function of it and of the step; the generators of torch are not touched.
+
+    Nothing is changed if anything is wrong with the arguments.
+    """
+    _check_arguments(model, optimizer, method, start, seed, storage)
+    chosen = choose_layers(model, optimizer, layers, method.granularity)
+    units, parameters = [layer for layer, _ in chosen], [parameter for _, parameter in chosen]
+    _check_not_attached(parameters)
+    check_leaves_zeros_alone(optimizer, list(parameters))
+
+    num_weights = sum(layer.num_weights for layer in units)
+    budget = method.budget(num_weights)
+    goal = counts = starting_counts(units, budget, method.distribution)
+    place = DenseStorage(units, parameters)
+    if isinstance(start, Mapping):
+        check_masks(start, units)
+        place.set_masks([start[layer.name] for layer in units])
+        counts = place.count()
+        if method.keeps_budget:
+            goal = counts
+            budget = sum(count * layer.unit_size for count, layer in zip(counts, units, strict=True))
+    elif method.starting_budget(num_weights) == num_weights:
+        counts = [layer.num_units for layer in units]
+    elif start == "random":
+        place.set_active([random_topology(chunk, chunk.of(counts), seed) for chunk in place.chunks])
+    else:
+        place.set_active([largest_units(chunk, chunk.of(counts), chunk.of(parameters)) for chunk in place.chunks])
+
+    if method.walks:
+        place.fix_signs(seed)
+    place.zero_inactive(optimizer)
+    return Sparsifier(optimizer, method, place, seed=seed, counts=counts, goal=goal, budget=budget)
+
+
+def _check_arguments(
+    model: object, optimizer: object, method: object, start: object, seed: object, storage: object
+) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise TypeError(f"method must be one of regrow's, e.g. regrow.DSR(sparsity=0.9), got {method!r}")
+    if not isinstance(start, Mapping) and start not in ("random", "magnitude"):
+        raise ValueError(f'start must be "random", "magnitude" or masks {{name: bool tensor}}, got {start!r}')
+    if not isinstance(seed, int):
+        raise TypeError(f"seed must be a whole number, got {seed!r}")
+    if storage != "dense":
+        raise ValueError(f'storage must be "dense", got {storage!r}')
+
+
+def _check_not_attached(parameters: list[nn.Parameter]) -> None:
+    if sparsifiers_of(parameters):
+        gc.collect()  # one whose optimizer is gone may only be waiting for collection
+        if sparsifiers_of(parameters):
+            raise ValueError("these parameters are already attached; call detach() on the other sparsifier first")

@@ -1,0 +1,1 @@
+"""Small kernels where torch has no single call."""

@@ -1,0 +1,57 @@
+"""DeepR: deep rewiring (Bellec et al., ICLR 2018).
+
+Every position has a fixed sign; a weight is its sign times a parameter theta >= 0. After each step of the optimizer,
+which stands for -rate dE/dtheta, every active theta drifts by -rate * l1 and gets noise of variance 2 rate T. Where
+theta < 0 the connection goes dormant, and as many dormant ones, chosen at random, are reactivated at 0: in the same
+layer, or (`scope="network"`) anywhere.
+
+Signs are those of the initial weights, drawn at random where a weight is 0. A connection that crossed zero but may
+not go, because it is the last of its layer or no dormant place is left to replace it, keeps its value and tries again
+in the next step.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from regrow.methods.method import Memory, Method, check, is_number, method
+from regrow.row import Stretch, Tally
+from regrow.rules import allot, nudge, prune
+from regrow.schedules import Schedule, value_at
+
+
+@method
+class DeepR(Method):
+    """`temperature`: of the noise, a number, {first step: number} or a function of the step. `l1`: the drift."""
+
+    period: int | Mapping[int, int] = 1
+    l1: float = 1e-5
+    temperature: Schedule = 1e-9
+    scope: Literal["layer", "network"] = "layer"
+
+    walks: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self.scope in ("layer", "network"), f'scope must be "layer" or "network", got {self.scope!r}')
+        check(self.granularity == "weight", "DeepR goes by the signs of single weights; use granularity='weight'")
+        first = value_at(self.temperature, 0)
+        check(is_number(first) and first >= 0, f"temperature must be a number >= 0, got {first!r}")
+
+    @property
+    def regrows_in_place(self) -> bool:
+        return self.scope == "layer"
+
+    @property
+    def gradient_l1(self) -> float:
+        return 0.0
+
+    def walk(self, signs: Tensor, noise: Tensor, rates: float | Tensor, step: int) -> Tensor:
+        return nudge.drift_and_noise(signs, noise, rates, self.l1, value_at(self.temperature, step))
+
+    def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Tensor:
+        return prune.sign_crossed(stretch.weights, stretch.signs())
+
+    def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
+        return allot.in_place(tally) if self.scope == "layer" else allot.by_room(tally, key)

@@ -1,0 +1,53 @@
+"""Names of parameters, patterns that match them, and what to suggest when nothing does."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+
+def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """`model.named_parameters()`, tied ones once, without the prefixes of DDP and torch.compile."""
+    for name, parameter in unwrap(model).named_parameters():
+        yield clean(name), parameter
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own model inside DataParallel, DistributedDataParallel and torch.compile."""
+    while True:
+        inner = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def clean(name: str) -> str:
+    """
+    >>> clean("blocks.0._orig_mod.conv.weight")
+    'blocks.0.conv.weight'
+    """
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def match(pattern: str, names: Sequence[str]) -> list[str]:
+    """The names that a glob pattern matches; a ValueError with near misses where there is none."""
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        raise ValueError(f"no layer matches {pattern!r}; {suggest(pattern, names)}")
+    return found
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """
+    >>> suggest("prun", ["prune", "period"])
+    "did you mean 'prune'?"
+    """
+    known = list(known)
+    near = get_close_matches(word, known, n=3, cutoff=0.5)
+    if near:
+        return "did you mean " + " or ".join(repr(name) for name in near) + "?"
+    shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+    return f"there are: {shown}" if known else "there are none"

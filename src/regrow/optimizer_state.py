@@ -1,0 +1,71 @@
+"""What an optimizer remembers of a parameter, and whether it leaves inactive weights alone."""
+
+from collections import OrderedDict, defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+def state_like(optimizer: Optimizer, parameter: Tensor) -> list[Tensor]:
+    """The state tensors with one entry per weight: momentum, second moments, whatever the optimizer calls them."""
+    state = optimizer.state.get(parameter, {})
+    return [value for value in state.values() if isinstance(value, Tensor) and value.shape == parameter.shape]
+
+
+def check_leaves_zeros_alone(optimizer: Optimizer, parameters: list[Tensor]) -> None:
+    """Refuse an optimizer under which a weight, gradient and state of 0 do not stay 0, by trying it on a toy.
+
+    One trial for each parameter group that holds any of the parameters, with its settings, dtype and device.
+    """
+    ours = {id(parameter) for parameter in parameters}
+    for group in optimizer.param_groups:
+        mine = [parameter for parameter in group["params"] if id(parameter) in ours]
+        problem = _try_on_toy(optimizer, group, mine[0]) if mine else None
+        if problem:
+            raise ValueError(
+                f"{type(optimizer).__name__} cannot train a sparse network: {problem}; use one that leaves a weight at "
+                "0 while its gradient and state are 0, such as SGD, Adam, AdamW, NAdam, RAdam, RMSprop or Adagrad"
+            )
+
+
+def _try_on_toy(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> str | None:
+    """What goes wrong in three steps on a small sparse matrix."""
+    active = torch.tensor([[True, False, True, False], [False, True, False, True]] * 2, device=like.device)
+    values = torch.arange(16, dtype=like.dtype, device=like.device).view(4, 4)
+    toy = torch.nn.Parameter(values.sin() * active)
+    trial = _empty_copy(optimizer, group, toy)
+    for step in range(3):
+        toy.grad = (values + step).cos() * active
+        try:
+            type(optimizer).step(trial)
+        except Exception as error:  # an optimizer we know nothing about may raise anything
+            return f"a trial step failed ({type(error).__name__}: {error})"
+        if any(not _can_be_cleared(value, toy) for value in trial.state[toy].values()):
+            return "it keeps state that has no entry of its own for each weight"
+        if step == 0:  # state may begin with a constant; what is cleared once must stay clear
+            for tensor in state_like(trial, toy):
+                tensor.masked_fill_(~active, 0)
+        if not bool((toy.detach()[~active] == 0).all()):
+            return "it moves weights that have no gradient"
+        if not all(bool((tensor[~active] == 0).all()) for tensor in state_like(trial, toy)):
+            return "its state does not stay 0 where there is no gradient"
+    return None
+
+
+def _empty_copy(optimizer: Optimizer, group: dict[str, Any], parameter: torch.nn.Parameter) -> Optimizer:
+    """The same optimizer with the settings of one group, holding one parameter and no memory or hooks."""
+    twin: Optimizer = object.__new__(type(optimizer))
+    twin.__dict__.update(optimizer.__dict__)
+    twin.state = defaultdict(dict)
+    twin.param_groups = [{**group, "params": [parameter]}]
+    for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        setattr(twin, hooks, OrderedDict())
+    return twin
+
+
+def _can_be_cleared(value: object, parameter: Tensor) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 or value.shape == parameter.shape
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -1,0 +1,122 @@
+"""The row: all units of all sparse tensors laid end to end, walked in chunks of whole layers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from regrow.units import Layer
+
+T = TypeVar("T")
+
+# On a GPU few long passes are fast; on a CPU a chunk should stay in the cache.
+CHUNK_UNITS = {"cpu": 1 << 18}
+DEFAULT_CHUNK_UNITS = 1 << 26
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A stretch of whole layers on one device; `offsets` say where each begins, and where the last one ends."""
+
+    first: int
+    layers: tuple[Layer, ...]
+    offsets: tuple[int, ...]
+    device: torch.device
+
+    @property
+    def num_units(self) -> int:
+        return self.offsets[-1]
+
+    def split(self, stretch: Tensor) -> list[Tensor]:
+        """A flat tensor over this chunk as one view per layer."""
+        return list(torch.split(stretch, [layer.num_units for layer in self.layers]))
+
+    def of(self, per_layer: Sequence[T]) -> Sequence[T]:
+        """This chunk's part of a list with one entry for every layer of the row."""
+        return per_layer[self.first : self.first + len(self.layers)]
+
+    def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The units of this chunk's tensors in row order; a view where there is one layer, a copy where more."""
+        pieces = [layer.flatten(tensor.detach()) for layer, tensor in zip(self.layers, tensors, strict=True)]
+        row = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return row if row.dtype in (torch.float64, torch.bool) else row.float()
+
+
+def cut_into_chunks(
+    layers: Sequence[Layer], devices: Sequence[torch.device], limit: int | None = None
+) -> tuple[Chunk, ...]:
+    """Cut the row into chunks of whole layers of one device, each of at most `limit` units unless one layer is longer.
+
+    What a rewiring does must not depend on the cut: it is there for speed and memory only.
+    """
+    chunks: list[Chunk] = []
+    first = 0
+    while first < len(layers):
+        device = devices[first]
+        room = limit or CHUNK_UNITS.get(device.type, DEFAULT_CHUNK_UNITS)
+        offsets = [0, layers[first].num_units]
+        last = first + 1
+        while last < len(layers) and devices[last] == device and offsets[-1] + layers[last].num_units <= room:
+            offsets.append(offsets[-1] + layers[last].num_units)
+            last += 1
+        chunks.append(Chunk(first, tuple(layers[first:last]), tuple(offsets), device))
+        first = last
+    return tuple(chunks)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A chunk at the moment of a rewiring, as the rules see it.
+
+    `positions` are its active units in ascending order, `counts` how many of them lie in each layer, `weights` their
+    values (for coarse units the mean magnitude), `signs` the sides of zero they belong to (true: positive), where a
+    method fixes them. `scores` gives, for one layer, what growth goes by: a number for each unit, active or not.
+    """
+
+    chunk: Chunk
+    active: Tensor
+    positions: Tensor
+    counts: tuple[int, ...]
+    weights: Tensor
+    signs: Callable[[], Tensor]
+    scores: Callable[[int], Tensor]
+
+    @property
+    def magnitude(self) -> Tensor:
+        return self.weights.abs()
+
+    @property
+    def free(self) -> list[int]:
+        return [layer.num_units - count for layer, count in zip(self.chunk.layers, self.counts, strict=True)]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The whole row in whole numbers, one entry per layer.
+
+    `goal`: the active units that the budget and the method's distribution would give each layer. `pruned`: how many
+    units go, all 0 while that is not yet known.
+    """
+
+    unit_sizes: tuple[int, ...]
+    num_units: tuple[int, ...]
+    active: tuple[int, ...]
+    goal: tuple[int, ...]
+    budget: int
+    pruned: tuple[int, ...]
+
+    @property
+    def free(self) -> list[int]:
+        """Places that were free before pruning: where a unit may grow, since a just-pruned one may not return."""
+        return [units - active for units, active in zip(self.num_units, self.active, strict=True)]
+
+    @property
+    def survivors(self) -> list[int]:
+        return [active - pruned for active, pruned in zip(self.active, self.pruned, strict=True)]
+
+    @property
+    def open_weights(self) -> int:
+        """How many weights may grow: the budget less what survives."""
+        return self.budget - sum(n * size for n, size in zip(self.survivors, self.unit_sizes, strict=True))

@@ -1,0 +1,1 @@
+"""The four steps of a rewiring, as pure functions on the row."""

@@ -1,0 +1,43 @@
+"""Which units go: flags over the active units of a stretch."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regrow.select import k_smallest
+
+
+def below_threshold(magnitude: Tensor, threshold: float) -> Tensor:
+    """All units smaller than the threshold, strictly (DSR, appendix A).
+
+    >>> below_threshold(torch.tensor([0.1, 0.5, 0.2]), 0.2).tolist()
+    [True, False, False]
+    """
+    return magnitude < threshold
+
+
+def smallest(magnitude: Tensor, counts: Sequence[int], num_gone: Sequence[int]) -> Tensor:
+    """The `num_gone` smallest of each layer (SET, RigL, SNFS, gradual pruning); as one layer, the smallest globally."""
+    layers = torch.split(magnitude, list(counts))
+    return torch.cat([k_smallest(layer, k) for layer, k in zip(layers, num_gone, strict=True)])
+
+
+def sign_crossed(weights: Tensor, signs: Tensor) -> Tensor:
+    """All weights that have left the side of zero they belong to; `signs` is true for the positive side (DeepR)."""
+    return torch.where(signs, weights < 0, weights > 0)
+
+
+def at_most(gone: Tensor, scores: Tensor, counts: Sequence[int], limits: Sequence[int]) -> Tensor:
+    """Spare the largest of those that were to go wherever a layer would lose more than its limit."""
+    gone = gone.clone()
+    layers = zip(torch.split(gone, list(counts)), torch.split(scores, list(counts)), limits, strict=True)
+    for flags, layer, limit in layers:
+        if int(flags.count_nonzero()) > limit:
+            flags &= k_smallest(layer.masked_fill(~flags, torch.inf), limit)
+    return gone
+
+
+def fraction_of_each(fraction: float, active: Sequence[int], free: Sequence[int]) -> list[int]:
+    """A fraction of each layer's active units, but never its last one, nor more than have a free place to regrow."""
+    return [min(round(fraction * n), n - 1, room) for n, room in zip(active, free, strict=True)]

@@ -1,0 +1,296 @@
+"""The sparsifier: what `attach` returns. It rides on the optimizer's step hooks and remembers; the rules decide."""
+
+import copy
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.weak import TensorWeakRef
+
+from regrow.history import Callbacks, History, Rewiring
+from regrow.methods.method import Method
+from regrow.rewiring import plan
+from regrow.row import Tally
+from regrow.rules import nudge
+from regrow.state import STATE_VERSION, check_state
+from regrow.storage.dense import DenseStorage
+from regrow.summary import LayerInfo, summarise
+
+_LIVE: "weakref.WeakSet[Sparsifier]" = weakref.WeakSet()
+
+
+class Sparsifier:
+    """Keeps a network sparse while its optimizer trains it. Made by `regrow.attach`."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        method: Method,
+        storage: DenseStorage,
+        *,
+        seed: int,
+        counts: Sequence[int],
+        goal: Sequence[int],
+        budget: int,
+    ) -> None:
+        self.method = method
+        self.seed = seed
+        self.budget = budget
+        self.on_rewire = Callbacks()
+        self._optimizer = optimizer
+        self._storage = storage
+        self._counts = list(counts)
+        self._goal = tuple(goal)
+        self._step = 0
+        self._memory = method.first_memory()
+        self._history = History(totals_only=method.walks)
+        self._seen_gradient: TensorWeakRef | None = None
+        self._captured = False
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+        _LIVE.add(self)
+
+    # What it knows
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps counted so far."""
+        return self._step
+
+    @property
+    def active(self) -> int:
+        """Active weights now."""
+        return sum(n * layer.unit_size for n, layer in zip(self._counts, self._storage.layers, strict=True))
+
+    @property
+    def sparsity(self) -> float:
+        """The inactive fraction of all positions now."""
+        return 1 - self.active / sum(layer.num_weights for layer in self._storage.layers)
+
+    @property
+    def layers(self) -> list[LayerInfo]:
+        """Every sparse layer, in the order of the row."""
+        return [
+            LayerInfo(layer.name, layer.shape, n * layer.unit_size, 1 - n / layer.num_units)
+            for n, layer in zip(self._counts, self._storage.layers, strict=True)
+        ]
+
+    @property
+    def history(self) -> list[Rewiring]:
+        """One record per rewiring; for methods that rewire after every step one record with the totals."""
+        return list(self._history.records)
+
+    def masks(self) -> dict[str, Tensor]:
+        """Copies of the masks by layer name: true where a weight is active."""
+        return self._by_name(self._storage.masks)
+
+    def summary(self) -> str:
+        """A table of the layers."""
+        title = f"{type(self.method).__name__}, step {self._step:,}, budget {self.budget:,}"
+        return summarise(title, self.layers)
+
+    # What happens in a training step
+
+    def mask_gradients(self) -> None:
+        """Zero the gradients of inactive weights now, e.g. before clipping; the hook does it otherwise.
+
+        Growth evidence and the L1 term are taken from each new gradient once, however often this is called.
+        """
+        self._check_attached()
+        self._storage.follow()
+        is_new = self._is_new_gradient()
+        if self._needs_dense_gradient():
+            self._storage.keep_gradients(self.method.gradient_memory or 0.0, self._gradient_scale(), is_new=is_new)
+        self._storage.mask_gradients()
+        if is_new and self.method.gradient_l1:
+            self._pull_to_zero()
+
+    def advance(self) -> None:
+        """Count one step and rewire if one is due: for loops whose steps run without hooks, as in a captured graph."""
+        self._check_attached()
+        self._storage.follow()
+        step = self._step + 1
+        if self.method.walks:
+            self._walk(step)
+        record = self._rewire(step) if self.method.is_due(step) else None
+        self._step = step
+        self._seen_gradient = None
+        if record is not None:
+            self._history.add(record)
+            for callback in self.on_rewire:
+                callback(record)
+
+    def _before_step(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            if not self._is_skipped():
+                self.mask_gradients()
+            return None
+
+        def masked_closure() -> Any:
+            loss = closure()
+            self.mask_gradients()
+            return loss
+
+        return args[:1], {**kwargs, "closure": masked_closure}
+
+    def _after_step(self, *_: Any) -> None:
+        if _is_capturing() or self._is_skipped():
+            self._seen_gradient = None
+        else:
+            self.advance()
+
+    def _is_skipped(self) -> bool:
+        """Fused optimizers run their hooks also in a step that a GradScaler has them skip."""
+        found_inf = getattr(self._optimizer, "found_inf", None)
+        return found_inf is not None and bool(found_inf > 0)
+
+    def _is_new_gradient(self) -> bool:
+        gradient = next((p.grad for p in self._storage.parameters if p.grad is not None), None)
+        seen = self._seen_gradient() if self._seen_gradient else None
+        self._seen_gradient = TensorWeakRef(gradient) if gradient is not None else None
+        return gradient is not None and gradient is not seen
+
+    def _needs_dense_gradient(self) -> bool:
+        """Every step for a running mean, and in a captured graph, which cannot tell one step from another."""
+        if self.method.gradient_memory is None:
+            return False
+        self._captured |= _is_capturing()
+        return self.method.gradient_memory > 0 or self._captured or self.method.is_due(self._step + 1)
+
+    def _gradient_scale(self) -> Tensor | None:
+        """By what a fused optimizer will still have to divide the gradients."""
+        return getattr(self._optimizer, "grad_scale", None)
+
+    def _pull_to_zero(self) -> None:
+        trained = [(p.grad, p.detach()) for p in self._storage.parameters if p.grad is not None]
+        gradients, weights = [gradient for gradient, _ in trained], [weight for _, weight in trained]
+        nudge.pull_to_zero(gradients, weights, self.method.gradient_l1, self._gradient_scale())
+
+    def _walk(self, step: int) -> None:
+        rate = {id(p): float(group["lr"]) for group in self._optimizer.param_groups for p in group["params"]}
+        self._storage.walk(self.method, [rate[id(p)] for p in self._storage.parameters], step, self.seed)
+
+    def _rewire(self, step: int) -> Rewiring:
+        if self.method.gradient_memory is not None and "gradient" not in self._storage.companions:
+            raise RuntimeError(
+                f"{type(self.method).__name__} grows by the dense gradient of step {step}, which nobody kept; call "
+                "mask_gradients() before the optimizer's step"
+            )
+        layers = self._storage.layers
+        stretches = self._storage.stretches(self._counts)
+        tally = Tally(
+            unit_sizes=tuple(layer.unit_size for layer in layers),
+            num_units=tuple(layer.num_units for layer in layers),
+            active=tuple(self._counts),
+            goal=self._goal,
+            budget=self.budget,
+            pruned=(0,) * len(layers),
+        )
+        todo = plan(self.method, stretches, tally, step, self.seed, self._memory)
+        self._storage.apply(todo, self._optimizer)
+        if self.method.gradient_memory == 0 and not self._captured:
+            del self._storage.companions["gradient"]
+        self._counts = [n - p + g for n, p, g in zip(self._counts, todo.pruned, todo.grown, strict=True)]
+        names = [layer.name for layer in layers]
+        record = Rewiring(
+            step,
+            dict(zip(names, todo.pruned, strict=True)),
+            dict(zip(names, todo.grown, strict=True)),
+            self._memory.get("threshold"),
+        )
+        self._memory = todo.memory
+        return record
+
+    # How it is saved, copied and taken off
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs, as tensors, numbers and strings, in the layers' own shapes."""
+        kept = {name: self._by_name(tensors) for name, tensors in self._storage.companions.items()}
+        return {
+            "version": STATE_VERSION,
+            "method": type(self.method).__name__,
+            "settings": repr(self.method),
+            "granularity": self.method.granularity,
+            "seed": self.seed,
+            "step": self._step,
+            "budget": self.budget,
+            "goal": list(self._goal),
+            "memory": dict(self._memory),
+            "masks": self.masks(),
+            "companions": kept,
+            "history": self._history.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; checks first that it belongs to the same method and layers."""
+        self._check_attached()
+        check_state(state, self.method, self._storage.layers)
+        self._storage.follow()
+        names = [layer.name for layer in self._storage.layers]
+        self._storage.set_masks([state["masks"][name] for name in names])
+        self._storage.companions = {
+            kind: [
+                torch.empty_like(p, dtype=tensors[name].dtype, requires_grad=False).copy_(tensors[name])
+                for p, name in zip(self._storage.parameters, names, strict=True)
+            ]
+            for kind, tensors in state["companions"].items()
+        }
+        self._storage.zero_inactive(self._optimizer)
+        self._counts = self._storage.count()
+        self.seed, self._step, self.budget = state["seed"], state["step"], state["budget"]
+        self._goal = tuple(state["goal"])
+        self._memory = dict(state["memory"])
+        self._history.load(state["history"])
+        self._seen_gradient = None
+
+    def detach(self) -> None:
+        """Take the hooks off: what is left is an ordinary model with zeros in it and an ordinary optimizer."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        _LIVE.discard(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Sparsifier":
+        """A copy on the copied model and optimizer: deepcopy all three together."""
+        parameters = copy.deepcopy(self._storage.parameters, memo)
+        twin = Sparsifier(
+            copy.deepcopy(self._optimizer, memo),
+            self.method,
+            DenseStorage(self._storage.layers, parameters),
+            seed=self.seed,
+            counts=self._counts,
+            goal=self._goal,
+            budget=self.budget,
+        )
+        memo[id(self)] = twin
+        twin.load_state_dict(self.state_dict())
+        twin.on_rewire.extend(self.on_rewire)
+        if not self._hooks:
+            twin.detach()
+        return twin
+
+    def _by_name(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        return {
+            layer.name: tensor.clone(memory_format=torch.contiguous_format)
+            for layer, tensor in zip(self._storage.layers, tensors, strict=True)
+        }
+
+    def _check_attached(self) -> None:
+        if not self._hooks:
+            raise RuntimeError("this sparsifier was detached; attach again to go on training sparsely")
+
+
+def sparsifiers_of(parameters: Sequence[Tensor]) -> list[Sparsifier]:
+    """The sparsifiers that already look after any of these parameters."""
+    ours = {id(parameter) for parameter in parameters}
+    return [sparse for sparse in _LIVE if any(id(p) in ours for p in sparse._storage.parameters)]
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,30 @@
+"""The first topology: drawn at random, or the largest weights of a trained model."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regrow import chance
+from regrow.row import Chunk
+from regrow.rules.grow import at_random
+from regrow.select import k_smallest
+
+
+def random_topology(chunk: Chunk, counts: Sequence[int], seed: int) -> Tensor:
+    """`counts` units of each layer, uniform; the draw of step 0."""
+    active = torch.zeros(chunk.num_units, dtype=torch.bool, device=chunk.device)
+    keys = [chance.key(seed, 0, chunk.first + i) for i in range(len(counts))]
+    free = [layer.num_units for layer in chunk.layers]
+    active[at_random(chunk, counts, free, active.__getitem__, keys)] = True
+    return active
+
+
+def largest_units(chunk: Chunk, counts: Sequence[int], weights: Sequence[Tensor]) -> Tensor:
+    """The `counts` largest units of each layer."""
+    magnitude = chunk.flatten(weights).abs()
+    for layer, part in zip(chunk.layers, chunk.split(magnitude), strict=True):
+        if not bool(part.isfinite().all()):
+            raise ValueError(f"cannot start by magnitude: {layer.name} has weights that are NaN or infinite")
+    parts = zip(chunk.split(magnitude), counts, strict=True)
+    return torch.cat([k_smallest(-part, count) for part, count in parts])

@@ -1,0 +1,66 @@
+"""Saved states: what makes one fit."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regrow.methods.method import Method
+from regrow.units import Layer
+
+STATE_VERSION = 1
+_KEYS = {
+    "version",
+    "method",
+    "granularity",
+    "seed",
+    "step",
+    "budget",
+    "goal",
+    "memory",
+    "masks",
+    "companions",
+    "history",
+}
+
+
+def check_state(state: Mapping[str, Any], method: Method, layers: Sequence[Layer]) -> None:
+    """Refuse a state that is damaged or belongs to another method or model."""
+    if not isinstance(state, Mapping) or not set(state) >= _KEYS:
+        raise ValueError("this is not the state of a sparsifier; pass what sparsifier.state_dict() returned")
+    if state["version"] != STATE_VERSION:
+        raise ValueError(
+            f"the state has version {state['version']}, this regrow reads {STATE_VERSION}; use the one that wrote it"
+        )
+    name = type(method).__name__
+    if state["method"] != name:
+        raise ValueError(f"the state is of {state['method']}, this sparsifier runs {name}; attach with the same method")
+    if state["granularity"] != method.granularity:
+        raise ValueError(
+            f"the state has granularity {state['granularity']!r}, the method {method.granularity!r}; use the same"
+        )
+    check_masks(state["masks"], layers)
+    for kind, tensors in state["companions"].items():
+        for layer in layers:
+            if layer.name not in tensors or tuple(tensors[layer.name].shape) != layer.shape:
+                raise ValueError(f"the state's {kind} does not fit layer {layer.name}; is it from another model?")
+
+
+def check_masks(masks: Mapping[str, Tensor], layers: Sequence[Layer]) -> None:
+    """Refuse masks that do not fit the layers one to one, unit by unit, with something active in each."""
+    names = {layer.name for layer in layers}
+    if set(masks) != names:
+        missing, extra = sorted(names - set(masks)), sorted(set(masks) - names)
+        raise ValueError(
+            f"masks and sparse layers differ (missing: {missing[:5]}, unknown: {extra[:5]}); give one for each layer"
+        )
+    for layer in layers:
+        mask = masks[layer.name]
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != layer.shape:
+            raise ValueError(f"the mask of {layer.name} must be a bool tensor of shape {layer.shape}")
+        if not bool(mask.any()):
+            raise ValueError(f"the mask of {layer.name} is empty; leave at least one unit active in each layer")
+        within = [dim for dim in range(mask.ndim) if dim not in layer.unit_dims]
+        if within and not bool((mask.amax(within) == mask.amin(within)).all()):
+            raise ValueError(f"the mask of {layer.name} cuts through units; make it constant within each of them")

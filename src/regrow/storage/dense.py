@@ -1,0 +1,203 @@
+"""Dense storage: weights stay the user's ordinary tensors, with zeros; beside each lies a bool mask."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from regrow import chance
+from regrow.kernels.zeroing import has_triton, zero_inactive
+from regrow.methods.method import Method
+from regrow.optimizer_state import state_like
+from regrow.rewiring import Plan
+from regrow.row import Chunk, Stretch, cut_into_chunks
+from regrow.select import positions_of
+from regrow.units import Layer, memory_order
+
+
+class DenseStorage:
+    """The topology of a model, one flat bool tensor per chunk, and every touch of the weights.
+
+    `masks` has one tensor per layer, shaped and laid out like the weights: a view of the topology where every weight
+    is a unit, its expansion where units are coarse. `companions` are further tensors with an entry for every weight
+    (the signs of DeepR, a gradient kept for growth).
+    """
+
+    def __init__(self, layers: Sequence[Layer], parameters: Sequence[Tensor], chunk_units: int | None = None) -> None:
+        self.parameters = list(parameters)
+        self.companions: dict[str, list[Tensor]] = {}
+        self._chunk_units = chunk_units
+        self._lay_out(layers)
+
+    def _lay_out(self, layers: Sequence[Layer]) -> None:
+        self.layers = list(layers)
+        self.chunks = cut_into_chunks(self.layers, [p.device for p in self.parameters], self._chunk_units)
+        self.active = [torch.ones(chunk.num_units, dtype=torch.bool, device=chunk.device) for chunk in self.chunks]
+        views = [view for chunk, active in zip(self.chunks, self.active, strict=True) for view in chunk.split(active)]
+        self.masks = [
+            layer.unflatten(view) if layer.is_fine else torch.ones_like(parameter, dtype=torch.bool)
+            for layer, view, parameter in zip(self.layers, views, self.parameters, strict=True)
+        ]
+        self._units = [layer.unflatten(view) for layer, view in zip(self.layers, views, strict=True)]
+        self._strides = [parameter.stride() for parameter in self.parameters]
+
+    def follow(self) -> None:
+        """Follow the parameters if they were moved to another device or memory format since."""
+        if all(
+            p.device == mask.device and p.stride() == stride
+            for p, mask, stride in zip(self.parameters, self.masks, self._strides, strict=True)
+        ):
+            return
+        masks = self.masks
+        self._lay_out(
+            [
+                Layer(layer.name, layer.shape, memory_order(p) if layer.is_fine else layer.unit_dims)
+                for layer, p in zip(self.layers, self.parameters, strict=True)
+            ]
+        )
+        self.set_masks(masks)
+        for name, tensors in self.companions.items():
+            self.companions[name] = [
+                torch.empty_like(p, dtype=old.dtype).copy_(old) for p, old in zip(self.parameters, tensors, strict=True)
+            ]
+
+    def set_masks(self, masks: Sequence[Tensor]) -> None:
+        """Take over a topology given as one full-size mask per layer."""
+        for layer, unit, mask in zip(self.layers, self._units, masks, strict=True):
+            within = [dim for dim in range(mask.ndim) if dim not in layer.unit_dims]
+            unit.copy_(mask.amax(within, keepdim=True) if within else mask)
+        self._expand_coarse()
+
+    def set_active(self, active: Sequence[Tensor]) -> None:
+        """Take over a topology given as one flat tensor per chunk."""
+        for mine, given in zip(self.active, active, strict=True):
+            mine.copy_(given)
+        self._expand_coarse()
+
+    def count(self) -> list[int]:
+        """Active units of each layer."""
+        parts = (part for chunk, active in zip(self.chunks, self.active, strict=True) for part in chunk.split(active))
+        return [int(part.count_nonzero()) for part in parts]
+
+    def zero_inactive(self, optimizer: Optimizer) -> None:
+        """Set inactive weights and their optimizer state to exactly 0."""
+        pairs = [
+            (tensor, mask)
+            for parameter, mask in zip(self.parameters, self.masks, strict=True)
+            for tensor in (parameter.detach(), *state_like(optimizer, parameter))
+        ]
+        zero_inactive(*zip(*pairs, strict=True))
+
+    def mask_gradients(self) -> None:
+        """Set the gradients of inactive weights to exactly 0."""
+        pairs = [(p.grad, mask) for p, mask in zip(self.parameters, self.masks, strict=True) if p.grad is not None]
+        if pairs:
+            zero_inactive(*zip(*pairs, strict=True))
+
+    def stretches(self, counts: Sequence[int]) -> list[Stretch]:
+        """The row as it is now, for the rules; refuses weights that are not finite."""
+        return [
+            self._stretch(chunk, active, chunk.of(counts))
+            for chunk, active in zip(self.chunks, self.active, strict=True)
+        ]
+
+    def _stretch(self, chunk: Chunk, active: Tensor, counts: Sequence[int]) -> Stretch:
+        positions = positions_of(active)
+        weights = chunk.flatten(chunk.of(self.parameters))[positions]
+        if not bool(weights.abs().amax().isfinite()):
+            layer = next(
+                layer
+                for layer, part in zip(chunk.layers, torch.split(weights, list(counts)), strict=True)
+                if not bool(part.isfinite().all())
+            )
+            raise ValueError(f"cannot rewire: {layer.name} has weights that are NaN or infinite")
+
+        def signs() -> Tensor:
+            return chunk.flatten(chunk.of(self.companions["signs"]))[positions]
+
+        def scores(i: int) -> Tensor:
+            layer = chunk.layers[i]
+            values = layer.flatten(chunk.of(self.companions["gradient"])[i]).abs()
+            if not bool(values.amax().isfinite()):
+                raise ValueError(f"cannot rewire: the gradient of {layer.name} is NaN or infinite")
+            return values
+
+        return Stretch(chunk, active, positions, tuple(counts), weights, signs, scores)
+
+    def apply(self, plan: Plan, optimizer: Optimizer) -> None:
+        """Carry out a rewiring in place. What comes is 0 already, weight and state, because it was inactive."""
+        for active, gone, come in zip(self.active, plan.gone, plan.come, strict=True):
+            active[gone] = False
+            active[come] = True
+        self._expand_coarse()
+        if has_triton() and self.chunks[0].device.type == "cuda":
+            self.zero_inactive(optimizer)
+            return
+        for chunk, gone in zip(self.chunks, plan.gone, strict=True):
+            parts = torch.split(gone, list(chunk.of(plan.pruned)))
+            for layer, offset, units, parameter in zip(
+                chunk.layers, chunk.offsets, parts, chunk.of(self.parameters), strict=False
+            ):
+                if len(units):
+                    for tensor in (parameter.detach(), *state_like(optimizer, parameter)):
+                        layer.zero(tensor, units - offset)
+
+    def keep_gradients(self, memory: float, scale: Tensor | None, *, is_new: bool) -> None:
+        """Add the dense gradients, as they are before masking, to their running mean.
+
+        Of a gradient seen before, only what came since counts: what stands at inactive places.
+        """
+        if "gradient" not in self.companions:
+            self.companions["gradient"] = [
+                torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32), requires_grad=False)
+                for p in self.parameters
+            ]
+        kept = self.companions["gradient"]
+        if is_new:
+            torch._foreach_zero_(kept) if memory == 0 else torch._foreach_mul_(kept, memory)
+        present = {i: parameter.grad for i, parameter in enumerate(self.parameters) if parameter.grad is not None}
+        gradients = [g if is_new else g.masked_fill(self.masks[i], 0) for i, g in present.items()]
+        if scale is not None:
+            gradients = [g / scale for g in gradients]
+        if gradients:
+            torch._foreach_add_([kept[i] for i in present], gradients, alpha=1 - memory)
+
+    def fix_signs(self, seed: int) -> None:
+        """Give every position the sign of its weight, at random where the weight is 0."""
+        start = 0
+        signs = []
+        for layer, parameter in zip(self.layers, self.parameters, strict=True):
+            places = torch.arange(start, start + layer.num_weights, device=parameter.device)
+            coin = chance.bits(chance.key(seed, 0), places).view(layer.shape) > 0
+            signs.append(torch.where(parameter.detach() == 0, coin, parameter.detach() > 0))
+            start += layer.num_weights
+        self.companions["signs"] = [
+            torch.empty_like(parameter, dtype=torch.bool).copy_(sign)
+            for parameter, sign in zip(self.parameters, signs, strict=True)
+        ]
+
+    def walk(self, method: Method, rates: Sequence[float], step: int, seed: int) -> None:
+        """Let the active weights drift as the method says."""
+        start = 0
+        for chunk, active in zip(self.chunks, self.active, strict=True):
+            places = torch.arange(start, start + chunk.num_units, device=chunk.device)
+            noise = chance.normal(chance.key(seed, step, 1), places)
+            signs = chunk.flatten(chunk.of(self.companions["signs"]))
+            moves = method.walk(signs, noise, _per_unit(chunk, chunk.of(rates)), step).masked_fill_(~active, 0)
+            views = [layer.unflatten(part) for layer, part in zip(chunk.layers, chunk.split(moves), strict=True)]
+            torch._foreach_add_([parameter.detach() for parameter in chunk.of(self.parameters)], views)
+            start += chunk.num_units
+
+    def _expand_coarse(self) -> None:
+        for layer, unit, mask in zip(self.layers, self._units, self.masks, strict=True):
+            if not layer.is_fine:
+                mask.copy_(unit)
+
+
+def _per_unit(chunk: Chunk, values: Sequence[float]) -> float | Tensor:
+    """One number where all layers agree, else one for every unit."""
+    if len(set(values)) == 1:
+        return values[0]
+    lengths = torch.tensor([layer.num_units for layer in chunk.layers], device=chunk.device)
+    return torch.tensor(values, device=chunk.device).repeat_interleave(lengths, output_size=chunk.num_units)
