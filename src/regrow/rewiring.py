@@ -59,7 +59,7 @@ def _settle(
         pruned += counts
     if not method.regrows_in_place:
         gone, pruned = _fit_into_room(stretches, gone, replace(tally, pruned=tuple(pruned)))
-    return [stretch.positions[where] for stretch, where in zip(stretches, gone, strict=True)], pruned
+    return [stretch.positions.index_select(0, where) for stretch, where in zip(stretches, gone, strict=True)], pruned
 
 
 def _fit_into_room(stretches: Sequence[Stretch], gone: list[Tensor], tally: Tally) -> tuple[list[Tensor], list[int]]:

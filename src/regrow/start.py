@@ -1,6 +1,7 @@
 """The first topology: drawn at random, or the largest weights of a trained model."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from regrow import chance
 from regrow.row import Chunk
 from regrow.rules.grow import at_random
-from regrow.select import k_smallest
+from regrow.rules.prune import smallest
 
 
 def random_topology(chunk: Chunk, counts: Sequence[int], seed: int) -> Tensor:
@@ -16,7 +17,7 @@ def random_topology(chunk: Chunk, counts: Sequence[int], seed: int) -> Tensor:
     active = torch.zeros(chunk.num_units, dtype=torch.bool, device=chunk.device)
     keys = [chance.key(seed, 0, chunk.first + i) for i in range(len(counts))]
     free = [layer.num_units for layer in chunk.layers]
-    active[at_random(chunk, counts, free, active.__getitem__, keys)] = True
+    active[at_random(chunk, counts, free, partial(active.index_select, 0), keys)] = True
     return active
 
 
@@ -26,5 +27,4 @@ def largest_units(chunk: Chunk, counts: Sequence[int], weights: Sequence[Tensor]
     for layer, part in zip(chunk.layers, chunk.split(magnitude), strict=True):
         if not bool(part.isfinite().all()):
             raise ValueError(f"cannot start by magnitude: {layer.name} has weights that are NaN or infinite")
-    parts = zip(chunk.split(magnitude), counts, strict=True)
-    return torch.cat([k_smallest(-part, count) for part, count in parts])
+    return smallest(-magnitude, [layer.num_units for layer in chunk.layers], counts)

@@ -66,7 +66,7 @@ class Layer:
         """Set the given units of a tensor of this layer's shape to 0, in place."""
         grid = tensor.permute(self.unit_dims) if self.is_fine else tensor
         if self.is_fine and grid.is_contiguous():
-            grid.view(-1)[units] = 0
+            grid.view(-1).index_fill_(0, units, 0)
             return
         at: list[slice | Tensor] = [slice(None)] * tensor.ndim
         for dim, index in zip(self.unit_dims, torch.unravel_index(units, self.grid), strict=True):

@@ -3,6 +3,7 @@
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from math import isnan
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
@@ -134,10 +135,10 @@ class Method(ABC):
         """Places of a stretch that become active."""
         first = stretch.chunk.first
         keys = [chance.key(key, first + i) for i in range(len(wanted))]
-        return grow.at_random(stretch.chunk, wanted, stretch.free, stretch.active.__getitem__, keys)
+        return grow.at_random(stretch.chunk, wanted, stretch.free, partial(stretch.active.index_select, 0), keys)
 
     def walk(self, signs: Tensor, noise: Tensor, rates: float | Tensor, step: int) -> Tensor:
-        """What is added to each position's weight after a step of the optimizer, for methods that walk."""
+        """What is added to each active weight after a step of the optimizer, for methods that walk."""
         raise NotImplementedError
 
     def next_memory(self, memory: Memory, tally: Tally) -> Memory:

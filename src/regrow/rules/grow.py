@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regrow import chance
 from regrow.row import Chunk, Stretch
-from regrow.select import k_smallest, positions_of
+from regrow.select import ascending, k_smallest, positions_of
 
 
 def at_random(
@@ -33,10 +33,10 @@ def by_score(stretch: Stretch, wanted: Sequence[int]) -> Tensor:
     """The free places of each layer with the largest scores; among equal ones those that come first."""
     chunk = stretch.chunk
     found = [torch.empty(0, dtype=torch.int64, device=chunk.device)]
-    for i, (taken, count) in enumerate(zip(chunk.split(stretch.active), wanted, strict=True)):
+    for i, (taken, count) in enumerate(zip(torch.split(stretch.positions, list(stretch.counts)), wanted, strict=True)):
         if count:
-            lowness = stretch.scores(i).neg().masked_fill_(taken, torch.inf)
-            found.append(positions_of(k_smallest(lowness, count)) + chunk.offsets[i])
+            lowness = stretch.scores(i).neg_().index_fill_(0, taken - chunk.offsets[i], torch.inf)
+            found.append(k_smallest(lowness, count) + chunk.offsets[i])
     return torch.cat(found)
 
 
@@ -44,7 +44,7 @@ def _smallest_numbers(chunk: Chunk, i: int, wanted: int, is_active: Callable[[Te
     places = torch.arange(chunk.layers[i].num_units, device=chunk.device)
     numbers = chance.bits(key, places)
     numbers.masked_fill_(is_active(places + chunk.offsets[i]), torch.iinfo(torch.int64).max)
-    return positions_of(k_smallest(numbers, wanted)) + chunk.offsets[i]
+    return k_smallest(numbers, wanted) + chunk.offsets[i]
 
 
 def _first_in_sequence(
@@ -60,27 +60,34 @@ def _first_in_sequence(
     while True:
         lengths = [_draws_for(chunk.layers[i].num_units, free[i], wanted[i], slack) for i in layers]
         starts = [sum(lengths[:j]) for j in range(len(lengths))]
-        table = torch.tensor(
+        start, key, num_units, offset, want = _per_draw(
             [
                 starts,
                 [chance.signed(keys[i]) for i in layers],
                 [chunk.layers[i].num_units for i in layers],
                 [chunk.offsets[i] for i in layers],
                 [wanted[i] for i in layers],
-                lengths,
-            ]
-        ).to(chunk.device)
-        of_draw = torch.arange(len(layers), device=chunk.device).repeat_interleave(table[5], output_size=sum(lengths))
-        start, key, num_units, offset, want = table[:5, of_draw]
-        counter = torch.arange(len(of_draw), device=chunk.device) - start
-        places = chance.bits(key, counter).remainder_(num_units).add_(offset)
-        good = _is_first(places) & ~is_active(places)
+            ],
+            lengths,
+            chunk.device,
+        )
+        counters = torch.arange(sum(lengths), device=chunk.device).sub_(start)
+        places = chance.bits(key, counters).remainder_(num_units).add_(offset)
+        good = _is_first(places).logical_and_(is_active(places).logical_not_())
         rank = good.cumsum(0)
-        rank_at_start = torch.nn.functional.pad(rank, (1, 0))[start]
-        found = places[good & (rank - rank_at_start <= want)]
+        rank_at_start = torch.nn.functional.pad(rank, (1, 0)).index_select(0, start.expand_as(rank))
+        found = places.index_select(0, positions_of(good.logical_and_(rank.sub_(rank_at_start) <= want)))
         if len(found) == total:
             return found
         slack *= 2
+
+
+def _per_draw(numbers: list[list[int]], lengths: list[int], device: torch.device) -> Tensor:
+    """Numbers of each layer, repeated for each of its draws; where there is one layer, once for all of them."""
+    table = torch.tensor(numbers).to(device)
+    if len(lengths) == 1:
+        return table
+    return table.repeat_interleave(torch.tensor(lengths).to(device), dim=1, output_size=sum(lengths))
 
 
 def _draws_for(num_units: int, free: int, wanted: int, slack: float) -> int:
@@ -91,7 +98,9 @@ def _draws_for(num_units: int, free: int, wanted: int, slack: float) -> int:
 
 def _is_first(places: Tensor) -> Tensor:
     """Whether each entry is the first of its value."""
-    ordered, order = places.sort(stable=True)
-    differs = torch.ones_like(ordered, dtype=torch.bool)
-    torch.ne(ordered[1:], ordered[:-1], out=differs[1:])
-    return torch.empty_like(differs).scatter_(0, order, differs)
+    shift = len(places).bit_length()
+    ordered = ascending(torch.arange(len(places), device=places.device).add_(places << shift))
+    values = ordered >> shift
+    differs = torch.ones_like(values, dtype=torch.bool)
+    torch.ne(values[1:], values[:-1], out=differs[1:])
+    return torch.empty_like(differs).scatter_(0, ordered.bitwise_and_((1 << shift) - 1), differs)

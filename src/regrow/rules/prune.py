@@ -19,8 +19,11 @@ def below_threshold(magnitude: Tensor, threshold: float) -> Tensor:
 
 def smallest(magnitude: Tensor, counts: Sequence[int], num_gone: Sequence[int]) -> Tensor:
     """The `num_gone` smallest of each layer (SET, RigL, SNFS, gradual pruning); as one layer, the smallest globally."""
-    layers = torch.split(magnitude, list(counts))
-    return torch.cat([k_smallest(layer, k) for layer, k in zip(layers, num_gone, strict=True)])
+    gone = torch.zeros_like(magnitude, dtype=torch.bool)
+    parts = zip(torch.split(gone, list(counts)), torch.split(magnitude, list(counts)), num_gone, strict=True)
+    for flags, layer, k in parts:
+        flags[k_smallest(layer, k)] = True
+    return gone
 
 
 def sign_crossed(weights: Tensor, signs: Tensor) -> Tensor:
@@ -30,12 +33,11 @@ def sign_crossed(weights: Tensor, signs: Tensor) -> Tensor:
 
 def at_most(gone: Tensor, scores: Tensor, counts: Sequence[int], limits: Sequence[int]) -> Tensor:
     """Spare the largest of those that were to go wherever a layer would lose more than its limit."""
-    gone = gone.clone()
-    layers = zip(torch.split(gone, list(counts)), torch.split(scores, list(counts)), limits, strict=True)
-    for flags, layer, limit in layers:
-        if int(flags.count_nonzero()) > limit:
-            flags &= k_smallest(layer.masked_fill(~flags, torch.inf), limit)
-    return gone
+    num_gone = [
+        min(int(flags.count_nonzero()), limit)
+        for flags, limit in zip(torch.split(gone, list(counts)), limits, strict=True)
+    ]
+    return smallest(scores.masked_fill(~gone, torch.inf), counts, num_gone)
 
 
 def fraction_of_each(fraction: float, active: Sequence[int], free: Sequence[int]) -> list[int]:

@@ -104,7 +104,7 @@ class DenseStorage:
 
     def _stretch(self, chunk: Chunk, active: Tensor, counts: Sequence[int]) -> Stretch:
         positions = positions_of(active)
-        weights = chunk.flatten(chunk.of(self.parameters))[positions]
+        weights = chunk.flatten(chunk.of(self.parameters)).index_select(0, positions)
         if not bool(weights.abs().amax().isfinite()):
             layer = next(
                 layer
@@ -114,7 +114,7 @@ class DenseStorage:
             raise ValueError(f"cannot rewire: {layer.name} has weights that are NaN or infinite")
 
         def signs() -> Tensor:
-            return chunk.flatten(chunk.of(self.companions["signs"]))[positions]
+            return chunk.flatten(chunk.of(self.companions["signs"])).index_select(0, positions)
 
         def scores(i: int) -> Tensor:
             layer = chunk.layers[i]
@@ -128,8 +128,8 @@ class DenseStorage:
     def apply(self, plan: Plan, optimizer: Optimizer) -> None:
         """Carry out a rewiring in place. What comes is 0 already, weight and state, because it was inactive."""
         for active, gone, come in zip(self.active, plan.gone, plan.come, strict=True):
-            active[gone] = False
-            active[come] = True
+            active.index_fill_(0, gone, False)
+            active.index_fill_(0, come, True)
         self._expand_coarse()
         if has_triton() and self.chunks[0].device.type == "cuda":
             self.zero_inactive(optimizer)
@@ -140,8 +140,9 @@ class DenseStorage:
                 chunk.layers, chunk.offsets, parts, chunk.of(self.parameters), strict=False
             ):
                 if len(units):
+                    own = units - offset
                     for tensor in (parameter.detach(), *state_like(optimizer, parameter)):
-                        layer.zero(tensor, units - offset)
+                        layer.zero(tensor, own)
 
     def keep_gradients(self, memory: float, scale: Tensor | None, *, is_new: bool) -> None:
         """Add the dense gradients, as they are before masking, to their running mean.
@@ -181,11 +182,12 @@ class DenseStorage:
         """Let the active weights drift as the method says."""
         start = 0
         for chunk, active in zip(self.chunks, self.active, strict=True):
-            places = torch.arange(start, start + chunk.num_units, device=chunk.device)
-            noise = chance.normal(chance.key(seed, step, 1), places)
-            signs = chunk.flatten(chunk.of(self.companions["signs"]))
-            moves = method.walk(signs, noise, _per_unit(chunk, chunk.of(rates)), step).masked_fill_(~active, 0)
-            views = [layer.unflatten(part) for layer, part in zip(chunk.layers, chunk.split(moves), strict=True)]
+            positions = positions_of(active)
+            noise = chance.normal(chance.key(seed, step, 1), positions + start)
+            signs = chunk.flatten(chunk.of(self.companions["signs"])).index_select(0, positions)
+            moves = method.walk(signs, noise, _per_unit(chunk, chunk.of(rates), positions), step)
+            row = torch.zeros(chunk.num_units, device=chunk.device).index_copy_(0, positions, moves)
+            views = [layer.unflatten(part) for layer, part in zip(chunk.layers, chunk.split(row), strict=True)]
             torch._foreach_add_([parameter.detach() for parameter in chunk.of(self.parameters)], views)
             start += chunk.num_units
 
@@ -195,9 +197,9 @@ class DenseStorage:
                 mask.copy_(unit)
 
 
-def _per_unit(chunk: Chunk, values: Sequence[float]) -> float | Tensor:
-    """One number where all layers agree, else one for every unit."""
+def _per_unit(chunk: Chunk, values: Sequence[float], positions: Tensor) -> float | Tensor:
+    """One number where all layers agree, else that of each position's layer."""
     if len(set(values)) == 1:
         return values[0]
-    lengths = torch.tensor([layer.num_units for layer in chunk.layers], device=chunk.device)
-    return torch.tensor(values, device=chunk.device).repeat_interleave(lengths, output_size=chunk.num_units)
+    ends = torch.tensor(chunk.offsets[1:], device=chunk.device)
+    return torch.tensor(values, device=chunk.device)[torch.searchsorted(ends, positions, right=True)]

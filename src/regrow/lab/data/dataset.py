@@ -1,0 +1,91 @@
+"""A data set that fits on the device: whole tensors, no loader in the way."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Augmentation = Literal["none", "crop_flip"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images (N, channels, height, width) as uint8 and labels as int64, all on one device.
+
+    `mean` and `std` are per channel, in pixel units (0 to 255), shaped to broadcast over images.
+    """
+
+    name: str
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    num_classes: int
+    mean: Tensor
+    std: Tensor
+    augmentation: Augmentation
+
+    @property
+    def num_train(self) -> int:
+        """How many images there are to train on."""
+        return len(self.train_labels)
+
+    @property
+    def num_test(self) -> int:
+        """How many images there are to test on."""
+        return len(self.test_labels)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """(channels, height, width)."""
+        return tuple(self.train_images.shape[1:])
+
+    @property
+    def device(self) -> torch.device:
+        """Where all tensors live."""
+        return self.train_images.device
+
+
+class Splits(NamedTuple):
+    """What a reader gets out of the files of a data set, before it moves to a device."""
+
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+
+
+def place(
+    splits: Splits,
+    *,
+    name: str,
+    num_classes: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    augmentation: Augmentation,
+    device: torch.device | str,
+) -> Dataset:
+    """Put images, labels and what is needed to normalize them on the device."""
+    return Dataset(
+        name=name,
+        train_images=splits.train_images.to(device),
+        train_labels=splits.train_labels.to(device),
+        test_images=splits.test_images.to(device),
+        test_labels=splits.test_labels.to(device),
+        num_classes=num_classes,
+        mean=per_channel(mean, device),
+        std=per_channel(std, device),
+        augmentation=augmentation,
+    )
+
+
+def per_channel(values: Sequence[float], device: torch.device | str) -> Tensor:
+    """Numbers per channel in the shape that broadcasts over a batch of images."""
+    return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
+
+
+def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Pixels as floats of mean 0 and deviation 1, on the device they are on."""
+    return (images.to(mean.dtype) - mean) / std

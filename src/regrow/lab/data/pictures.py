@@ -1,0 +1,79 @@
+"""One picture file, decoded and cut to size on the CPU."""
+
+import math
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regrow.chance import key
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_PICTURE = int.from_bytes(b"picture")
+_ATTEMPTS = 10
+_AREAS = (0.08, 1.0)
+_RATIOS = (3 / 4, 4 / 3)
+_TEST_MARGIN = 256 / 224  # the test image is cut out of one this much larger
+
+Box = tuple[int, int, int, int]
+
+
+def random_crop(path: Path, size: int, *, epoch: int, seed: int, index: int) -> Tensor:
+    """A random part of the picture, stretched to a square and mirrored half of the time, for training."""
+    random = Random(key(seed, epoch, index, _PICTURE))
+    picture = read_picture(path)
+    cut = picture.resize((size, size), _bilinear(), box=random_box(*picture.size, random))
+    image = _as_tensor(cut)
+    return image.flip(-1) if random.random() < 0.5 else image
+
+
+def centre_crop(path: Path, size: int) -> Tensor:
+    """The centre square of the picture, whose shorter side is first scaled to 256/224 of `size`, for testing."""
+    picture = read_picture(path)
+    scale = round(size * _TEST_MARGIN) / min(picture.size)
+    width, height = (round(side * scale) for side in picture.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    return _as_tensor(picture.resize((width, height), _bilinear()).crop((left, top, left + size, top + size)))
+
+
+def random_box(width: int, height: int, random: Random) -> Box:
+    """(left, top, right, bottom) of 8 % to all of the area, 3:4 to 4:3 in shape (Szegedy et al., 2015)."""
+    for _ in range(_ATTEMPTS):
+        area = width * height * random.uniform(*_AREAS)
+        ratio = math.exp(random.uniform(math.log(_RATIOS[0]), math.log(_RATIOS[1])))
+        cut_width, cut_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < cut_width <= width and 0 < cut_height <= height:
+            left, top = random.randint(0, width - cut_width), random.randint(0, height - cut_height)
+            return left, top, left + cut_width, top + cut_height
+    # A very long picture: the largest centre part of an allowed shape.
+    cut_width, cut_height = min(width, round(height * _RATIOS[1])), min(height, round(width / _RATIOS[0]))
+    left, top = (width - cut_width) // 2, (height - cut_height) // 2
+    return left, top, left + cut_width, top + cut_height
+
+
+def read_picture(path: Path) -> "Image":
+    """Decode a picture file to red, green and blue; an unreadable one is named."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ImportError("pictures are read with pillow; install it with `pip install pillow`") from None
+    try:
+        with Image.open(path) as picture:
+            return picture.convert("RGB")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read as a picture ({error}); replace or remove it") from error
+
+
+def _bilinear() -> int:
+    from PIL import Image
+
+    return Image.Resampling.BILINEAR
+
+
+def _as_tensor(picture: "Image") -> Tensor:
+    return torch.from_numpy(np.array(picture, dtype=np.uint8)).permute(2, 0, 1).contiguous()

@@ -1,0 +1,33 @@
+"""LeNet-300-100, the paper's network for MNIST."""
+
+from torch import Tensor, nn
+
+from regrow.lab.models.initialize import initialize
+from regrow.lab.models.widths import scaled
+
+
+class LeNet(nn.Module):
+    """Three linear layers without biases, each followed by BatchNorm, the logits included."""
+
+    def __init__(self, *, width: float = 1.0, in_features: int = 784, num_classes: int = 10) -> None:
+        super().__init__()
+        first, second = scaled(300, width), scaled(100, width)
+        self.fc1 = nn.Linear(in_features, first, bias=False)
+        self.norm1 = nn.BatchNorm1d(first)
+        self.fc2 = nn.Linear(first, second, bias=False)
+        self.norm2 = nn.BatchNorm1d(second)
+        self.fc3 = nn.Linear(second, num_classes, bias=False)
+        self.norm3 = nn.BatchNorm1d(num_classes)
+        self.relu = nn.ReLU()
+        initialize(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of images of any shape with `in_features` values each."""
+        hidden = self.relu(self.norm1(self.fc1(images.flatten(1))))
+        hidden = self.relu(self.norm2(self.fc2(hidden)))
+        logits: Tensor = self.norm3(self.fc3(hidden))
+        return logits
+
+    def sparse_layers(self) -> list[str]:
+        """The tensors the paper makes sparse: all three layers."""
+        return ["fc1.weight", "fc2.weight", "fc3.weight"]

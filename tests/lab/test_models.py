@@ -1,0 +1,182 @@
+"""The models are those of the paper, to the last parameter."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from regrow.lab import models
+
+SIZES = {
+    # name: (parameters, sparse tensors, sparse positions)
+    "lenet_300_100": (266_200 + 2 * 410, 3, 266_200),
+    "wrn_28_2": (1_467_610, 24, 1_451_520),
+    "resnet_50": (25_557_032, 49, 22_724_608),
+}
+IMAGES = {"lenet_300_100": (1, 28, 28), "wrn_28_2": (3, 32, 32), "resnet_50": (3, 64, 64)}
+THIN = {"lenet_300_100": 0.2, "wrn_28_2": 0.2, "resnet_50": 0.05}
+
+
+def num_parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def num_sparse(model: nn.Module) -> int:
+    parameters = dict(model.named_parameters())
+    return sum(parameters[name].numel() for name in models.sparse_layers(model))
+
+
+@pytest.fixture(scope="module", params=models.NAMES)
+def full(request: pytest.FixtureRequest) -> tuple[str, nn.Module]:
+    torch.manual_seed(0)
+    return request.param, models.build(request.param)
+
+
+def test_sizes_are_those_of_the_paper(full: tuple[str, nn.Module]) -> None:
+    name, model = full
+    sparse = models.sparse_layers(model)
+    assert (num_parameters(model), len(sparse), num_sparse(model)) == SIZES[name]
+    assert len(set(sparse)) == len(sparse)
+
+
+def test_dense_rest_of_wrn_28_2() -> None:
+    model = models.build("wrn_28_2")
+    assert num_parameters(model) - num_sparse(model) == 16_090
+
+
+@pytest.mark.parametrize(("sparsity", "remaining"), [(0.8, 7_377_346), (0.9, 5_104_885)])
+def test_budget_of_resnet_50_is_the_published_one(sparsity: float, remaining: int) -> None:
+    with torch.device("meta"):
+        model = models.build("resnet_50")
+    positions = num_sparse(model)
+    assert num_parameters(model) - positions + round((1 - sparsity) * positions) == remaining
+
+
+def test_sparse_tensors_are_weights_and_the_rest_stays_dense(full: tuple[str, nn.Module]) -> None:
+    name, model = full
+    parameters = dict(model.named_parameters())
+    sparse = models.sparse_layers(model)
+    assert all(parameters[layer].dim() >= 2 for layer in sparse)
+    dense = {layer for layer, p in parameters.items() if p.dim() >= 2} - set(sparse)
+    num_dense = {"lenet_300_100": 0, "wrn_28_2": 1 + 3 + 1, "resnet_50": 1 + 4}
+    assert len(dense) == num_dense[name]
+    if name == "wrn_28_2":
+        assert all(parameters[layer].shape[2:] == (3, 3) for layer in sparse)
+
+
+def test_weights_start_as_the_paper_says(full: tuple[str, nn.Module]) -> None:
+    _, model = full
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            std = math.sqrt(2 / (module.out_channels * module.kernel_size[0] * module.kernel_size[1]))
+            tolerance = 5 / math.sqrt(module.weight.numel())
+            assert module.weight.std().item() == pytest.approx(std, rel=tolerance)
+            assert abs(module.weight.mean().item()) < tolerance * std
+        elif isinstance(module, nn.Linear):
+            bound = 1 / math.sqrt(module.in_features)
+            tensors = [module.weight] if module.bias is None else [module.weight, module.bias]
+            assert all(tensor.abs().max() <= bound for tensor in tensors)
+            assert module.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
+        elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            assert (module.weight == 1).all()
+            assert (module.bias == 0).all()
+
+
+def test_initialize_is_a_function_of_its_generator() -> None:
+    one, other = models.build("wrn_10_1"), models.build("wrn_10_1")
+    for model in (one, other):
+        models.initialize(model, torch.Generator().manual_seed(3))
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    assert all(torch.equal(p, q) for p, q in pairs)
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+def test_narrower_is_smaller(name: str) -> None:
+    widths = [0.05, 0.1, 0.15, 0.2, 0.31, 0.4] if name == "resnet_50" else [0.03, 0.1, 0.2, 0.31, 0.45, 0.6, 0.8, 1.0]
+    with torch.device("meta"):
+        thin = [models.build(name, width=width) for width in widths]
+    for size in (num_sparse, num_parameters):
+        assert all(small < large for small, large in pairwise(size(model) for model in thin))
+    assert len({len(models.sparse_layers(model)) for model in thin}) == 1
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("density", [0.1, 0.2, 0.5])
+def test_some_width_comes_close_to_any_thin_dense_target(name: str, density: float) -> None:
+    target = (density + 1 / 32) * SIZES[name][2]
+    low, high = 0.0, 1.0
+    with torch.device("meta"):
+        for _ in range(10):
+            middle = (low + high) / 2
+            low, high = (low, middle) if num_sparse(models.build(name, width=middle)) > target else (middle, high)
+        reached = num_sparse(models.build(name, width=low))
+    assert reached == pytest.approx(target, rel=0.06)
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+def test_a_training_step_moves_every_parameter(name: str) -> None:
+    torch.manual_seed(0)
+    model = models.build(name, width=THIN[name], num_classes=7)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    logits = model(torch.randn(4, *IMAGES[name]))
+    assert logits.shape == (4, 7)
+    nn.functional.cross_entropy(logits, torch.arange(4)).backward()
+    optimizer.step()
+    assert all(not torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+
+
+def test_full_networks_give_logits() -> None:
+    for name in ("lenet_300_100", "wrn_28_2"):
+        assert models.build(name).eval()(torch.randn(2, *IMAGES[name])).shape == (2, 10)
+    assert models.build("resnet_50").eval()(torch.randn(1, *IMAGES["resnet_50"])).shape == (1, 1000)
+
+
+def test_wrn_downsamples_twice_and_resnet_five_times() -> None:
+    wrn, resnet = models.build("wrn_10_1"), models.ResNet((1, 1, 1, 1), width=0.1)
+    assert wrn.groups(wrn.stem(torch.randn(1, 3, 32, 32))).shape == (1, 64, 8, 8)
+    assert resnet.groups(resnet.stem(torch.randn(1, 3, 224, 224))).shape[2:] == (7, 7)
+
+
+def test_any_wide_resnet_by_name() -> None:
+    model = models.build("wrn_16_4", in_channels=1, num_classes=3)
+    assert model(torch.randn(2, 1, 16, 16)).shape == (2, 3)
+    assert len(models.sparse_layers(model)) == 12
+
+
+def test_shortcut_only_where_the_shape_changes() -> None:
+    convolutions = [
+        m for m in models.build("wrn_10_1").modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)
+    ]
+    assert len(convolutions) == 2
+
+
+def test_lenet_takes_other_images() -> None:
+    assert models.build("lenet_300_100", in_features=3 * 32 * 32)(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lenet300", "did you mean 'lenet_300_100'"),
+        ("resnet50", "did you mean 'resnet_50'"),
+        ("zzz", "known are lenet_300_100"),
+        ("wrn_27_2", "depth must be 6n"),
+        ("wrn_28_0", "widen must be at least 1"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_next_step(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        models.build(name)
+
+
+def test_impossible_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="width must be positive"):
+        models.build("wrn_28_2", width=0)
+
+
+def test_a_foreign_model_does_not_say_what_is_sparse() -> None:
+    with pytest.raises(TypeError, match="list the names yourself"):
+        models.sparse_layers(nn.Linear(2, 2))
