@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from regrow import testing
 from regrow.attachment import attach
 from regrow.history import Rewiring
 from regrow.methods import METHODS, Method
@@ -30,6 +31,7 @@ __all__ = [
     "Sparsifier",
     "Static",
     "attach",
+    "testing",
 ]
 
 

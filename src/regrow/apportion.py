@@ -1,8 +1,7 @@
 """Share out a whole number of weights in given proportions, exactly."""
 
 from collections.abc import Sequence
-from fractions import Fraction
-from math import isfinite
+from math import isfinite, lcm
 
 
 def apportion(
@@ -73,7 +72,8 @@ def _fill(
     for i, (units, _) in quotas.items():
         counts[i] += units
     left -= sum(units * sizes[i] for i, (units, _) in quotas.items())
-    by_remainder = sorted(open_, key=lambda i: (-Fraction(quotas[i][1], sizes[i]), i))
+    common = lcm(*(sizes[i] for i in open_))
+    by_remainder = sorted(open_, key=lambda i: (-quotas[i][1] * (common // sizes[i]), i))
     fits = True
     while left and fits:
         fits = False

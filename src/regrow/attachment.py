@@ -58,7 +58,7 @@ def attach(
     elif start == "random":
         place.set_active([random_topology(chunk, chunk.of(counts), seed) for chunk in place.chunks])
     else:
-        place.set_active([largest_units(chunk, chunk.of(counts), chunk.of(parameters)) for chunk in place.chunks])
+        place.set_active([largest_units(chunk, chunk.of(counts), chunk.of(place.weights)) for chunk in place.chunks])
 
     if method.walks:
         place.fix_signs(seed)

@@ -49,17 +49,21 @@ def _settle(
         limits = [min(limit, free) for limit, free in zip(limits, tally.free, strict=True)]
     gone, pruned = [], []
     for stretch, flag in zip(stretches, flags, strict=True):
-        where = positions_of(flag)
-        counts = _count_per_layer(where, stretch.counts)
         bounds = stretch.chunk.of(limits)
+        positions, counts = _which(stretch, flag)
         if any(count > bound for count, bound in zip(counts, bounds, strict=True)):
-            where = positions_of(prune.at_most(flag, stretch.magnitude, stretch.counts, bounds))
-            counts = _count_per_layer(where, stretch.counts)
-        gone.append(where)
+            positions, counts = _which(stretch, prune.at_most(flag, stretch.magnitude, stretch.counts, bounds))
+        gone.append(positions)
         pruned += counts
     if not method.regrows_in_place:
         gone, pruned = _fit_into_room(stretches, gone, replace(tally, pruned=tuple(pruned)))
-    return [stretch.positions.index_select(0, where) for stretch, where in zip(stretches, gone, strict=True)], pruned
+    return gone, pruned
+
+
+def _which(stretch: Stretch, flags: Tensor) -> tuple[Tensor, list[int]]:
+    """The flagged ones of the active units: their positions, and how many there are in each layer."""
+    positions = stretch.positions.index_select(0, positions_of(flags))
+    return positions, stretch.chunk.count_per_layer(positions)
 
 
 def _fit_into_room(stretches: Sequence[Stretch], gone: list[Tensor], tally: Tally) -> tuple[list[Tensor], list[int]]:
@@ -68,23 +72,16 @@ def _fit_into_room(stretches: Sequence[Stretch], gone: list[Tensor], tally: Tall
     excess = tally.open_weights - room
     if excess <= 0:
         return gone, list(tally.pruned)
-    magnitude = torch.cat([s.magnitude[where].cpu() for s, where in zip(stretches, gone, strict=True)])
+    magnitude = torch.cat(
+        [s.magnitude[torch.isin(s.positions, some)].cpu() for s, some in zip(stretches, gone, strict=True)]
+    )
     sizes = torch.tensor(tally.unit_sizes).repeat_interleave(torch.tensor(tally.pruned))
     largest_first = magnitude.argsort(descending=True, stable=True)
     freed_before = sizes[largest_first].cumsum(0) - sizes[largest_first]
     goes = torch.ones_like(magnitude, dtype=torch.bool)
     goes[largest_first[freed_before < excess]] = False
     kept = [
-        where[flags.to(where.device)]
-        for where, flags in zip(gone, torch.split(goes, [len(where) for where in gone]), strict=True)
+        some[flags.to(some.device)]
+        for some, flags in zip(gone, torch.split(goes, [len(some) for some in gone]), strict=True)
     ]
-    return kept, [n for s, where in zip(stretches, kept, strict=True) for n in _count_per_layer(where, s.counts)]
-
-
-def _count_per_layer(where: Tensor, active: Sequence[int]) -> list[int]:
-    """How many of the ascending indices into the active units fall into each layer."""
-    if len(active) == 1:
-        return [len(where)]
-    ends = torch.tensor(active, device=where.device).cumsum(0)
-    up_to: list[int] = torch.searchsorted(where, ends).tolist()
-    return [end - start for start, end in zip([0, *up_to], up_to, strict=False)]
+    return kept, [n for s, some in zip(stretches, kept, strict=True) for n in s.chunk.count_per_layer(some)]

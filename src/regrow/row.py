@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -29,6 +30,11 @@ class Chunk:
     def num_units(self) -> int:
         return self.offsets[-1]
 
+    @cached_property
+    def ends(self) -> Tensor:
+        """Where each layer ends, on the device."""
+        return torch.tensor(self.offsets[1:]).to(self.device)
+
     def split(self, stretch: Tensor) -> list[Tensor]:
         """A flat tensor over this chunk as one view per layer."""
         return list(torch.split(stretch, [layer.num_units for layer in self.layers]))
@@ -39,9 +45,16 @@ class Chunk:
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         """The units of this chunk's tensors in row order; a view where there is one layer, a copy where more."""
-        pieces = [layer.flatten(tensor.detach()) for layer, tensor in zip(self.layers, tensors, strict=True)]
+        pieces = [layer.flatten(tensor) for layer, tensor in zip(self.layers, tensors, strict=True)]
         row = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return row if row.dtype in (torch.float64, torch.bool) else row.float()
+
+    def count_per_layer(self, positions: Tensor) -> list[int]:
+        """How many of some ascending positions fall into each layer."""
+        if len(self.layers) == 1:
+            return [len(positions)]
+        up_to: list[int] = torch.searchsorted(positions, self.ends).tolist()
+        return [end - start for start, end in zip([0, *up_to], up_to, strict=False)]
 
 
 def cut_into_chunks(
@@ -83,7 +96,7 @@ class Stretch:
     signs: Callable[[], Tensor]
     scores: Callable[[int], Tensor]
 
-    @property
+    @cached_property
     def magnitude(self) -> Tensor:
         return self.weights.abs()
 

@@ -60,15 +60,15 @@ def _first_in_sequence(
     while True:
         lengths = [_draws_for(chunk.layers[i].num_units, free[i], wanted[i], slack) for i in layers]
         starts = [sum(lengths[:j]) for j in range(len(lengths))]
-        start, key, num_units, offset, want = _per_draw(
+        start, key, num_units, offset, want, _ = _per_draw(
             [
                 starts,
                 [chance.signed(keys[i]) for i in layers],
                 [chunk.layers[i].num_units for i in layers],
                 [chunk.offsets[i] for i in layers],
                 [wanted[i] for i in layers],
+                lengths,
             ],
-            lengths,
             chunk.device,
         )
         counters = torch.arange(sum(lengths), device=chunk.device).sub_(start)
@@ -82,12 +82,11 @@ def _first_in_sequence(
         slack *= 2
 
 
-def _per_draw(numbers: list[list[int]], lengths: list[int], device: torch.device) -> Tensor:
-    """Numbers of each layer, repeated for each of its draws; where there is one layer, once for all of them."""
+def _per_draw(numbers: list[list[int]], device: torch.device) -> Tensor:
+    """Numbers of each layer repeated for each of its draws, whose number comes last; with one layer once for all."""
     table = torch.tensor(numbers).to(device)
-    if len(lengths) == 1:
-        return table
-    return table.repeat_interleave(torch.tensor(lengths).to(device), dim=1, output_size=sum(lengths))
+    lengths = numbers[-1]
+    return table if len(lengths) == 1 else table.repeat_interleave(table[-1], dim=1, output_size=sum(lengths))
 
 
 def _draws_for(num_units: int, free: int, wanted: int, slack: float) -> int:

@@ -1,6 +1,7 @@
 """Dense storage: weights stay the user's ordinary tensors, with zeros; beside each lies a bool mask."""
 
 from collections.abc import Sequence
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -19,9 +20,9 @@ from regrow.units import Layer, memory_order
 class DenseStorage:
     """The topology of a model, one flat bool tensor per chunk, and every touch of the weights.
 
-    `masks` has one tensor per layer, shaped and laid out like the weights: a view of the topology where every weight
-    is a unit, its expansion where units are coarse. `companions` are further tensors with an entry for every weight
-    (the signs of DeepR, a gradient kept for growth).
+    `weights` are the parameters without autograd. `masks` has one tensor per layer, shaped and laid out like its
+    weights: a view of the topology where every weight is a unit, its expansion where units are coarse. `companions`
+    are further tensors with an entry for every weight (the signs of DeepR, a gradient kept for growth).
     """
 
     def __init__(self, layers: Sequence[Layer], parameters: Sequence[Tensor], chunk_units: int | None = None) -> None:
@@ -32,22 +33,19 @@ class DenseStorage:
 
     def _lay_out(self, layers: Sequence[Layer]) -> None:
         self.layers = list(layers)
-        self.chunks = cut_into_chunks(self.layers, [p.device for p in self.parameters], self._chunk_units)
+        self.weights = [parameter.detach() for parameter in self.parameters]
+        self.chunks = cut_into_chunks(self.layers, [weight.device for weight in self.weights], self._chunk_units)
         self.active = [torch.ones(chunk.num_units, dtype=torch.bool, device=chunk.device) for chunk in self.chunks]
         views = [view for chunk, active in zip(self.chunks, self.active, strict=True) for view in chunk.split(active)]
-        self.masks = [
-            layer.unflatten(view) if layer.is_fine else torch.ones_like(parameter, dtype=torch.bool)
-            for layer, view, parameter in zip(self.layers, views, self.parameters, strict=True)
-        ]
         self._units = [layer.unflatten(view) for layer, view in zip(self.layers, views, strict=True)]
-        self._strides = [parameter.stride() for parameter in self.parameters]
+        self.masks = [
+            unit if layer.is_fine else torch.ones_like(weight, dtype=torch.bool)
+            for layer, unit, weight in zip(self.layers, self._units, self.weights, strict=True)
+        ]
 
     def follow(self) -> None:
         """Follow the parameters if they were moved to another device or memory format since."""
-        if all(
-            p.device == mask.device and p.stride() == stride
-            for p, mask, stride in zip(self.parameters, self.masks, self._strides, strict=True)
-        ):
+        if all(p.data_ptr() == weight.data_ptr() for p, weight in zip(self.parameters, self.weights, strict=True)):
             return
         masks = self.masks
         self._lay_out(
@@ -59,7 +57,8 @@ class DenseStorage:
         self.set_masks(masks)
         for name, tensors in self.companions.items():
             self.companions[name] = [
-                torch.empty_like(p, dtype=old.dtype).copy_(old) for p, old in zip(self.parameters, tensors, strict=True)
+                torch.empty_like(weight, dtype=old.dtype).copy_(old)
+                for weight, old in zip(self.weights, tensors, strict=True)
             ]
 
     def set_masks(self, masks: Sequence[Tensor]) -> None:
@@ -84,8 +83,8 @@ class DenseStorage:
         """Set inactive weights and their optimizer state to exactly 0."""
         pairs = [
             (tensor, mask)
-            for parameter, mask in zip(self.parameters, self.masks, strict=True)
-            for tensor in (parameter.detach(), *state_like(optimizer, parameter))
+            for parameter, weight, mask in zip(self.parameters, self.weights, self.masks, strict=True)
+            for tensor in (weight, *state_like(optimizer, parameter))
         ]
         zero_inactive(*zip(*pairs, strict=True))
 
@@ -104,14 +103,7 @@ class DenseStorage:
 
     def _stretch(self, chunk: Chunk, active: Tensor, counts: Sequence[int]) -> Stretch:
         positions = positions_of(active)
-        weights = chunk.flatten(chunk.of(self.parameters)).index_select(0, positions)
-        if not bool(weights.abs().amax().isfinite()):
-            layer = next(
-                layer
-                for layer, part in zip(chunk.layers, torch.split(weights, list(counts)), strict=True)
-                if not bool(part.isfinite().all())
-            )
-            raise ValueError(f"cannot rewire: {layer.name} has weights that are NaN or infinite")
+        weights = chunk.flatten(chunk.of(self.weights)).index_select(0, positions)
 
         def signs() -> Tensor:
             return chunk.flatten(chunk.of(self.companions["signs"])).index_select(0, positions)
@@ -119,11 +111,16 @@ class DenseStorage:
         def scores(i: int) -> Tensor:
             layer = chunk.layers[i]
             values = layer.flatten(chunk.of(self.companions["gradient"])[i]).abs()
-            if not bool(values.amax().isfinite()):
+            if not isfinite(float(values.amax())):
                 raise ValueError(f"cannot rewire: the gradient of {layer.name} is NaN or infinite")
             return values
 
-        return Stretch(chunk, active, positions, tuple(counts), weights, signs, scores)
+        stretch = Stretch(chunk, active, positions, tuple(counts), weights, signs, scores)
+        if not isfinite(float(stretch.magnitude.amax())):
+            parts = zip(chunk.layers, torch.split(weights, list(counts)), strict=True)
+            name = next(layer.name for layer, part in parts if not bool(part.isfinite().all()))
+            raise ValueError(f"cannot rewire: {name} has weights that are NaN or infinite")
+        return stretch
 
     def apply(self, plan: Plan, optimizer: Optimizer) -> None:
         """Carry out a rewiring in place. What comes is 0 already, weight and state, because it was inactive."""
@@ -136,12 +133,11 @@ class DenseStorage:
             return
         for chunk, gone in zip(self.chunks, plan.gone, strict=True):
             parts = torch.split(gone, list(chunk.of(plan.pruned)))
-            for layer, offset, units, parameter in zip(
-                chunk.layers, chunk.offsets, parts, chunk.of(self.parameters), strict=False
-            ):
+            for i, (layer, units) in enumerate(zip(chunk.layers, parts, strict=True)):
                 if len(units):
-                    own = units - offset
-                    for tensor in (parameter.detach(), *state_like(optimizer, parameter)):
+                    parameter, weight = self.parameters[chunk.first + i], self.weights[chunk.first + i]
+                    own = units - chunk.offsets[i]
+                    for tensor in (weight, *state_like(optimizer, parameter)):
                         layer.zero(tensor, own)
 
     def keep_gradients(self, memory: float, scale: Tensor | None, *, is_new: bool) -> None:
@@ -151,8 +147,8 @@ class DenseStorage:
         """
         if "gradient" not in self.companions:
             self.companions["gradient"] = [
-                torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32), requires_grad=False)
-                for p in self.parameters
+                torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
+                for weight in self.weights
             ]
         kept = self.companions["gradient"]
         if is_new:
@@ -168,15 +164,13 @@ class DenseStorage:
         """Give every position the sign of its weight, at random where the weight is 0."""
         start = 0
         signs = []
-        for layer, parameter in zip(self.layers, self.parameters, strict=True):
-            places = torch.arange(start, start + layer.num_weights, device=parameter.device)
+        for layer, weight in zip(self.layers, self.weights, strict=True):
+            places = torch.arange(start, start + layer.num_weights, device=weight.device)
             coin = chance.bits(chance.key(seed, 0), places).view(layer.shape) > 0
-            signs.append(torch.where(parameter.detach() == 0, coin, parameter.detach() > 0))
+            sign = torch.where(weight == 0, coin, weight > 0)
+            signs.append(torch.empty_like(weight, dtype=torch.bool).copy_(sign))
             start += layer.num_weights
-        self.companions["signs"] = [
-            torch.empty_like(parameter, dtype=torch.bool).copy_(sign)
-            for parameter, sign in zip(self.parameters, signs, strict=True)
-        ]
+        self.companions["signs"] = signs
 
     def walk(self, method: Method, rates: Sequence[float], step: int, seed: int) -> None:
         """Let the active weights drift as the method says."""
@@ -188,7 +182,7 @@ class DenseStorage:
             moves = method.walk(signs, noise, _per_unit(chunk, chunk.of(rates), positions), step)
             row = torch.zeros(chunk.num_units, device=chunk.device).index_copy_(0, positions, moves)
             views = [layer.unflatten(part) for layer, part in zip(chunk.layers, chunk.split(row), strict=True)]
-            torch._foreach_add_([parameter.detach() for parameter in chunk.of(self.parameters)], views)
+            torch._foreach_add_(list(chunk.of(self.weights)), views)
             start += chunk.num_units
 
     def _expand_coarse(self) -> None:
@@ -201,5 +195,4 @@ def _per_unit(chunk: Chunk, values: Sequence[float], positions: Tensor) -> float
     """One number where all layers agree, else that of each position's layer."""
     if len(set(values)) == 1:
         return values[0]
-    ends = torch.tensor(chunk.offsets[1:], device=chunk.device)
-    return torch.tensor(values, device=chunk.device)[torch.searchsorted(ends, positions, right=True)]
+    return torch.tensor(values, device=chunk.device)[torch.searchsorted(chunk.ends, positions, right=True)]

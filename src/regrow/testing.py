@@ -1,0 +1,176 @@
+"""The conformance suite: what must be true of every method, one's own included.
+
+regrow.testing.check_method(MyMethod(sparsity=0.8))
+"""
+
+import copy
+import dataclasses
+import io
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from regrow.attachment import attach
+from regrow.methods.method import Method
+from regrow.optimizer_state import state_like
+from regrow.sparsifier import Sparsifier
+
+_NUM_STEPS = 16
+_LAST_REWIRING = 12
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "SGD with Nesterov momentum": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-2
+    ),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+}
+
+
+def check_method(method: Method, *, device: str | torch.device = "cpu") -> None:
+    """Train a small network with the method, sped up to rewire often, and assert every promise."""
+    fast = _hasten(method)
+    for name, optimizer in OPTIMIZERS.items():
+        _check_training(Trial(fast, optimizer, device), name)
+    _check_resume(fast, device)
+    _check_detach(fast, device)
+
+
+class Trial:
+    """A small network in training: convolutions, norms and a linear layer on random images."""
+
+    def __init__(
+        self, method: Method, optimizer: Callable[[Any], Optimizer], device: str | torch.device = "cpu", seed: int = 3
+    ) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.model = nn.Sequential(
+                nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
+                nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
+                nn.Flatten(), nn.Linear(8 * 4 * 4, 10),
+            ).to(device)  # fmt: skip
+            self.images = torch.randn(24, 3, 6, 6).to(device)
+            self.labels = torch.randint(10, (24,)).to(device)
+        self.optimizer = optimizer(self.model.parameters())
+        self.sparse = attach(self.model, self.optimizer, method, seed=seed)
+
+    def step(self) -> None:
+        loss = nn.functional.cross_entropy(self.model(self.images), self.labels)
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def save(self) -> bytes:
+        buffer = io.BytesIO()
+        torch.save([self.model.state_dict(), self.optimizer.state_dict(), self.sparse.state_dict()], buffer)
+        return buffer.getvalue()
+
+    def load(self, saved: bytes) -> None:
+        model, optimizer, sparse = torch.load(io.BytesIO(saved), weights_only=True)
+        self.model.load_state_dict(model)
+        self.optimizer.load_state_dict(optimizer)
+        self.sparse.load_state_dict(sparse)
+
+
+def check_invariants(model: nn.Module, optimizer: Optimizer, sparse: Sparsifier) -> None:
+    """What is true after every step: the budget, and zeros wherever a weight is inactive."""
+    masks = sparse.masks()
+    assert sparse.active == sum(int(mask.sum()) for mask in masks.values()), "active must count the masks"
+    if sparse.method.keeps_budget:
+        largest_unit = max(layer.unit_size for layer in sparse._storage.layers)
+        assert sparse.budget - largest_unit < sparse.active <= sparse.budget, (
+            f"{sparse.active} weights are active under a budget of {sparse.budget}"
+        )
+    parameters = {layer.name: p for layer, p in zip(sparse._storage.layers, sparse._storage.parameters, strict=True)}
+    for name, mask in masks.items():
+        assert bool(mask.any()), f"{name} went empty"
+        for tensor in (parameters[name].detach(), *state_like(optimizer, parameters[name])):
+            assert bool((tensor[~mask] == 0).all()), f"{name} is not 0 somewhere inactive"
+
+
+def _hasten(method: Method) -> Method:
+    changes: dict[str, Any] = {"period": 1 if method.walks else 2, "until": _LAST_REWIRING}
+    if isinstance(method.distribution, Mapping):
+        changes["distribution"] = "uniform"
+    if any(field.name == "begin" for field in dataclasses.fields(method)):
+        changes["begin"] = 0
+    return dataclasses.replace(method, **changes)
+
+
+def _check_training(trial: Trial, name: str) -> None:
+    check_invariants(trial.model, trial.optimizer, trial.sparse)
+    for step in range(1, _NUM_STEPS + 1):
+        before, records = trial.sparse.masks(), _totals(trial.sparse)
+        trial.step()
+        check_invariants(trial.model, trial.optimizer, trial.sparse)
+        assert trial.sparse.step == step, f"{step} steps with {name} were counted as {trial.sparse.step}"
+        _check_rewiring(trial, before, records)
+    if trial.sparse.method.rewires and trial.sparse.sparsity > 0:
+        assert trial.sparse.history, f"{_NUM_STEPS} steps with {name} left no record of a rewiring"
+        assert trial.sparse.history[-1].step <= _LAST_REWIRING, "a rewiring came after `until`"
+
+
+def _check_rewiring(trial: Trial, before: dict[str, Tensor], records: dict[str, tuple[int, int]]) -> None:
+    parameters = dict(trial.model.named_parameters())
+    after, now = trial.sparse.masks(), _totals(trial.sparse)
+    sizes = {layer.name: layer.unit_size for layer in trial.sparse._storage.layers}
+    for name, mask in after.items():
+        came, went = mask & ~before[name], before[name] & ~mask
+        for tensor in (parameters[name].detach(), *state_like(trial.optimizer, parameters[name])):
+            assert bool((tensor[came] == 0).all()), f"what grew in {name} did not start at 0 with clean state"
+        told = tuple((new - old) * sizes[name] for new, old in zip(now[name], records[name], strict=True))
+        seen = (int(went.sum()), int(came.sum()))
+        assert told == seen, (
+            f"{name}: (pruned, grown) was {seen}, the history says {told}; did something return at once?"
+        )
+
+
+def _totals(sparse: Sparsifier) -> dict[str, tuple[int, int]]:
+    return {
+        layer.name: (
+            sum(record.pruned[layer.name] for record in sparse.history),
+            sum(record.grown[layer.name] for record in sparse.history),
+        )
+        for layer in sparse.layers
+    }
+
+
+def _check_resume(method: Method, device: str | torch.device) -> None:
+    optimizer = OPTIMIZERS["SGD with Nesterov momentum"]
+    whole, first = Trial(method, optimizer, device), Trial(method, optimizer, device)
+    for _ in range(_NUM_STEPS):
+        whole.step()
+    for _ in range(7):
+        first.step()
+    second = Trial(method, optimizer, device, seed=4)
+    second.load(first.save())
+    twin = copy.copy(first)
+    twin.model, twin.optimizer, twin.sparse = copy.deepcopy((first.model, first.optimizer, first.sparse))
+    for rest, how in ((second, "after saving and loading"), (twin, "after deepcopy")):
+        for _ in range(_NUM_STEPS - 7):
+            rest.step()
+        assert _same(whole, rest), f"training went another way {how}"
+
+
+def _same(one: Trial, other: Trial) -> bool:
+    ours, theirs = one.model.state_dict(), other.model.state_dict()
+    masks = other.sparse.masks()
+    return (
+        all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+        and all(torch.equal(mask, masks[name]) for name, mask in one.sparse.masks().items())
+        and one.sparse.history == other.sparse.history
+    )
+
+
+def _check_detach(method: Method, device: str | torch.device) -> None:
+    trial = Trial(method, OPTIMIZERS["AdamW"], device)
+    trial.step()
+    masks = trial.sparse.masks()
+    trial.sparse.detach()
+    for name, parameter in trial.model.named_parameters():
+        assert name not in masks or bool((parameter.detach()[~masks[name]] == 0).all()), "detach must leave zeros"
+    trial.step()
+    moved = [bool((p.detach()[~masks[n]] != 0).any()) for n, p in trial.model.named_parameters() if n in masks]
+    assert any(moved) or trial.sparse.sparsity == 0, "after detach the optimizer must train all weights"
