@@ -88,6 +88,13 @@ def test_keys_of_small_seeds_steps_and_layers_do_not_collide():
     assert len(keys) == 10 * 100 * 20
 
 
+@given(st.integers(0, MASK), st.integers(0, 1000), st.integers(0, 5))
+@settings(deadline=None)
+def test_keys_made_at_once_are_those_made_one_by_one(key, first, num_keys):
+    numbers = range(first, first + num_keys)
+    assert chance.keys(key, numbers) == [chance.key(key, number) for number in numbers]
+
+
 def test_every_bit_is_set_half_of_the_time():
     bits = chance.bits(chance.key(0, 7), torch.arange(4096))
     for place in range(64):
@@ -110,7 +117,7 @@ def test_normal_numbers_fall_below_each_bound_as_often_as_they_should(below, sha
     assert (draws < below).double().mean().item() == pytest.approx(share, abs=0.01)
 
 
-@pytest.mark.parametrize("word", [0, -1, 0xFFFFFFFF, -(1 << 32), 1 << 63 - 1, -(1 << 63)])
+@pytest.mark.parametrize("word", [0, -1, 0xFFFFFFFF, -(1 << 32), (1 << 63) - 1, -(1 << 63)])
 def test_no_word_makes_a_normal_number_that_is_not_finite(monkeypatch, word):
     monkeypatch.setattr(chance, "bits", lambda key, counters: torch.full_like(counters, word))
     assert chance.normal(0, torch.arange(1)).isfinite().all()

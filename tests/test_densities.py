@@ -23,9 +23,7 @@ def test_uniform_makes_every_layer_equally_dense():
 
 
 def test_uniform_rounds_for_the_network_not_for_each_layer():
-    # A tenth of 3 x 8 positions is 2.4 in all, or 0.8 each; rounding each layer would make 3.
-    # But a layer is never empty, so here it takes 3.
-    assert starting_counts(layers_of((8,), (8,), (8,)), 3, "uniform") == [1, 1, 1]
+    # 7 of 3 x 8 positions are 2.33 each; rounding each layer would make only 6.
     assert starting_counts(layers_of((8,), (8,), (8,)), 7, "uniform") == [3, 2, 2]
 
 
@@ -130,21 +128,34 @@ def test_the_budget_is_met_with_at_least_one_unit_in_each_layer(shapes, distribu
 
 @given(shapes, st.data())
 @settings(deadline=None)
-def test_a_mapping_meets_the_budget_or_says_why_not(shapes, data):
+def test_named_layers_get_exactly_theirs_if_the_others_can_take_the_rest(shapes, data):
     layers = layers_of(*shapes)
-    named = data.draw(st.dictionaries(st.sampled_from([layer.name for layer in layers]), st.floats(0, 0.99)))
+    names = [layer.name for layer in layers]
+    named = data.draw(st.dictionaries(st.sampled_from(names), st.floats(0, 0.99)).filter(lambda d: len(d) < len(names)))
     budget = data.draw(st.integers(len(layers), sum(layer.num_weights for layer in layers)))
-    try:
-        counts = starting_counts(layers, budget, named)
-    except ValueError as error:
-        assert "sparsities given for single layers" in str(error)
-        return
+    fixed = {
+        layer.name: max(1, round((1 - named[layer.name]) * layer.num_units)) for layer in layers if layer.name in named
+    }
+    others = [layer for layer in layers if layer.name not in named]
+    if len(others) <= budget - sum(fixed.values()) <= sum(layer.num_weights for layer in others):
+        counts = dict(zip(names, starting_counts(layers, budget, named), strict=True))
+        assert sum(counts.values()) == budget
+        assert min(counts.values()) >= 1
+        assert {name: counts[name] for name in fixed} == fixed
+    else:
+        with pytest.raises(ValueError, match="sparsities given for single layers"):
+            starting_counts(layers, budget, named)
+
+
+@given(shapes, st.data())
+@settings(deadline=None)
+def test_a_mapping_of_all_layers_meets_the_budget_too(shapes, data):
+    layers = layers_of(*shapes)
+    named = {layer.name: data.draw(st.floats(0, 0.99)) for layer in layers}
+    budget = data.draw(st.integers(len(layers), sum(layer.num_weights for layer in layers)))
+    counts = starting_counts(layers, budget, named)
     assert sum(counts) == budget
     assert min(counts) >= 1
-    if len(named) < len(layers):
-        for layer, count in zip(layers, counts, strict=True):
-            if layer.name in named:
-                assert count == max(1, round((1 - named[layer.name]) * layer.num_units))
 
 
 @given(st.lists(st.tuples(st.integers(20, 60), st.integers(20, 60)), min_size=2, max_size=5))

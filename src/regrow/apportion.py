@@ -11,8 +11,8 @@ def apportion(
 
     Largest remainder under capacities: a layer takes the whole part of its quota, never more than its capacity (in
     units); what full layers cannot take goes to the others in the same proportion; the last few weights go to the
-    largest remainders, lower index first. Layers with share 0 get something only when all others are full, and then
-    in proportion to their room. With units of one weight (`sizes` None) the result sums to exactly `total`; with
+    largest remainders, lower index first. Layers with share 0 get only what the others cannot take, in proportion
+    to their room. With units of one weight (`sizes` None) the result sums to exactly `total`; with
     larger units the sum of units times sizes never exceeds `total` and falls short by less than one unit.
 
     All arithmetic is on whole numbers, so the result is exact for any finite shares, denormal ones included.
@@ -87,6 +87,8 @@ def _fill(
 
 def _to_integers(shares: Sequence[float]) -> list[int]:
     """The same proportions in whole numbers; every float is a fraction over a power of two, so nothing is lost."""
+    if all(isinstance(share, int) for share in shares):
+        return [int(share) for share in shares]
     ratios = [share.as_integer_ratio() for share in shares]
     denominator = max((below for _, below in ratios), default=1)
     return [above * (denominator // below) for above, below in ratios]

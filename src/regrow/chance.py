@@ -7,6 +7,7 @@ just the same way, and a logical shift is an arithmetic one with the sign's copi
 
 from math import pi
 
+import numpy as np
 from torch import Tensor
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -21,6 +22,17 @@ def key(*numbers: int) -> int:
     for number in numbers:
         state = _mix_int((state + _GOLDEN + number) & _ALL)
     return state
+
+
+def keys(key_: int, numbers: range) -> list[int]:
+    """[key(key_, number) for each number], all at once."""
+    base = (_mix_int((key_ + _GOLDEN) & _ALL) + _GOLDEN) & _ALL
+    with np.errstate(over="ignore"):
+        x = np.arange(numbers.start, numbers.stop, dtype=np.uint64) + np.uint64(base)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(_FIRST)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(_SECOND)
+        made: list[int] = (x ^ (x >> np.uint64(31))).tolist()
+    return made
 
 
 def bits(key: int | Tensor, counters: Tensor) -> Tensor:

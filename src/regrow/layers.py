@@ -32,6 +32,9 @@ def choose_layers(
         for name, parameter in everything.items()
         if id(parameter) in held and parameter.requires_grad and parameter.is_floating_point()
     }
+    for name, parameter in trained.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ValueError(f"{name} has no shape yet; run one batch through the model before attaching")
     names = _select(model, everything, trained, selection)
     if not names:
         raise ValueError("the model has no layer to make sparse that trains; name some with layers=[...]")
@@ -96,8 +99,6 @@ def _output_dims(model: nn.Module) -> dict[int, int | None]:
 
 
 def _check_exists(name: str, parameter: nn.Parameter) -> None:
-    if isinstance(parameter, nn.parameter.UninitializedParameter):
-        raise ValueError(f"{name} has no shape yet; run one batch through the model before attaching")
     if parameter.device.type == "meta":
         raise ValueError(
             f"{name} is on the meta device and has no values; move it with model.to_empty(device=...) first"

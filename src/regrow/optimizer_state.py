@@ -10,8 +10,9 @@ from torch.optim import Optimizer
 
 def state_like(optimizer: Optimizer, parameter: Tensor) -> list[Tensor]:
     """The state tensors with one entry per weight: momentum, second moments, whatever the optimizer calls them."""
+    shape = parameter.shape
     state = optimizer.state.get(parameter, {})
-    return [value for value in state.values() if isinstance(value, Tensor) and value.shape == parameter.shape]
+    return [value for value in state.values() if isinstance(value, Tensor) and value.shape == shape]
 
 
 def check_leaves_zeros_alone(optimizer: Optimizer, parameters: list[Tensor]) -> None:
@@ -32,10 +33,11 @@ def check_leaves_zeros_alone(optimizer: Optimizer, parameters: list[Tensor]) -> 
 
 def _try_on_toy(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> str | None:
     """What goes wrong in three steps on a small sparse matrix."""
-    active = torch.tensor([[True, False, True, False], [False, True, False, True]] * 2, device=like.device)
+    # A pattern that does not fall apart into blocks, or an optimizer that mixes rows and columns could pass.
+    active = torch.tensor([[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1]], device=like.device).bool()
     values = torch.arange(16, dtype=like.dtype, device=like.device).view(4, 4)
     toy = torch.nn.Parameter(values.sin() * active)
-    trial = _empty_copy(optimizer, group, toy)
+    trial = _fresh_copy(optimizer, group, toy, like)
     for step in range(3):
         toy.grad = (values + step).cos() * active
         try:
@@ -47,6 +49,8 @@ def _try_on_toy(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> st
         if step == 0:  # state may begin with a constant; what is cleared once must stay clear
             for tensor in state_like(trial, toy):
                 tensor.masked_fill_(~active, 0)
+        if not bool(toy.detach().isfinite().all()):
+            return f"it makes weights of {like.dtype} NaN or infinite"
         if not bool((toy.detach()[~active] == 0).all()):
             return "it moves weights that have no gradient"
         if not all(bool((tensor[~active] == 0).all()) for tensor in state_like(trial, toy)):
@@ -54,12 +58,19 @@ def _try_on_toy(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> st
     return None
 
 
-def _empty_copy(optimizer: Optimizer, group: dict[str, Any], parameter: torch.nn.Parameter) -> Optimizer:
-    """The same optimizer with the settings of one group, holding one parameter and no memory or hooks."""
+def _fresh_copy(optimizer: Optimizer, group: dict[str, Any], toy: torch.nn.Parameter, like: Tensor) -> Optimizer:
+    """The same optimizer with the settings of one group, holding only the toy, with no memory and no hooks.
+
+    State that `like` already has, as optimizers that make it when they are built expect, starts at 0.
+    """
     twin: Optimizer = object.__new__(type(optimizer))
     twin.__dict__.update(optimizer.__dict__)
     twin.state = defaultdict(dict)
-    twin.param_groups = [{**group, "params": [parameter]}]
+    for name, value in optimizer.state.get(like, {}).items():
+        if isinstance(value, Tensor):
+            value = torch.zeros_like(toy, dtype=value.dtype) if value.shape == like.shape else value.clone()
+        twin.state[toy][name] = value
+    twin.param_groups = [{**group, "params": [toy]}]
     for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         setattr(twin, hooks, OrderedDict())
     return twin

@@ -44,9 +44,12 @@ class Chunk:
         return per_layer[self.first : self.first + len(self.layers)]
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The units of this chunk's tensors in row order; a view where there is one layer, a copy where more."""
-        pieces = [layer.flatten(tensor) for layer, tensor in zip(self.layers, tensors, strict=True)]
-        row = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        """The units of this chunk's tensors in row order."""
+        return self.join([layer.flatten(tensor) for layer, tensor in zip(self.layers, tensors, strict=True)])
+
+    def join(self, pieces: Sequence[Tensor]) -> Tensor:
+        """One stretch out of those of the layers; a view where there is one layer, a copy where more."""
+        row = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
         return row if row.dtype in (torch.float64, torch.bool) else row.float()
 
     def count_per_layer(self, positions: Tensor) -> list[int]:
@@ -120,16 +123,16 @@ class Tally:
     budget: int
     pruned: tuple[int, ...]
 
-    @property
+    @cached_property
     def free(self) -> list[int]:
         """Places that were free before pruning: where a unit may grow, since a just-pruned one may not return."""
         return [units - active for units, active in zip(self.num_units, self.active, strict=True)]
 
-    @property
+    @cached_property
     def survivors(self) -> list[int]:
         return [active - pruned for active, pruned in zip(self.active, self.pruned, strict=True)]
 
-    @property
+    @cached_property
     def open_weights(self) -> int:
         """How many weights may grow: the budget less what survives."""
         return self.budget - sum(n * size for n, size in zip(self.survivors, self.unit_sizes, strict=True))

@@ -20,6 +20,8 @@ def value_at(schedule: Schedule, step: int) -> float:
 def is_due(step: int, period: int | Mapping[int, int], until: int | None) -> bool:
     """Whether the network is rewired right after step number `step` (steps count from 1).
 
+    A new period begins with a rewiring.
+
     >>> [step for step in range(1, 13) if is_due(step, {0: 2, 6: 3}, until=10)]
     [2, 4, 6, 9]
     """

@@ -1,7 +1,6 @@
 """The first topology: drawn at random, or the largest weights of a trained model."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,9 +14,8 @@ from regrow.rules.prune import smallest
 def random_topology(chunk: Chunk, counts: Sequence[int], seed: int) -> Tensor:
     """`counts` units of each layer, uniform; the draw of step 0."""
     active = torch.zeros(chunk.num_units, dtype=torch.bool, device=chunk.device)
-    keys = [chance.key(seed, 0, chunk.first + i) for i in range(len(counts))]
     free = [layer.num_units for layer in chunk.layers]
-    active[at_random(chunk, counts, free, partial(active.index_select, 0), keys)] = True
+    active[at_random(chunk, counts, free, active, chance.key(seed, 0))] = True
     return active
 
 

@@ -1,1 +1,36 @@
-"""Small kernels where torch has no single call."""
+"""Small kernels where torch has no single call, and whether they can be compiled here."""
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+
+def can_use_triton(device: torch.device) -> bool:
+    return device.type == "cuda" and _triton_kernels() is not None
+
+
+def on(device: torch.device) -> AbstractContextManager[object]:
+    """Makes a device the current one, at no cost where it already is."""
+    return nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
+
+
+def kernel(name: str) -> Any:
+    """A GPU kernel by name."""
+    return getattr(_triton_kernels(), name)
+
+
+@cache
+def _triton_kernels() -> Any:
+    """The module of GPU kernels; None without Triton, or with one before 3.3, which had no tuple arguments."""
+    if find_spec("triton") is None:
+        return None
+    import triton
+
+    if tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 3):
+        return None
+    from regrow.kernels import triton_kernels
+
+    return triton_kernels

@@ -36,8 +36,18 @@ class DeepR(Method):
         super().__post_init__()
         check(self.scope in ("layer", "network"), f'scope must be "layer" or "network", got {self.scope!r}')
         check(self.granularity == "weight", "DeepR goes by the signs of single weights; use granularity='weight'")
-        first = value_at(self.temperature, 0)
-        check(is_number(first) and first >= 0, f"temperature must be a number >= 0, got {first!r}")
+        if isinstance(self.temperature, Mapping):
+            check(
+                0 in self.temperature,
+                f"a temperature given by first steps must begin at step 0, got {self.temperature}",
+            )
+            temperatures = list(self.temperature.values())
+        else:
+            temperatures = [value_at(self.temperature, 0)]
+        for temperature in temperatures:
+            check(
+                is_number(temperature) and temperature >= 0, f"temperature must be a number >= 0, got {temperature!r}"
+            )
 
     @property
     def regrows_in_place(self) -> bool:

@@ -3,13 +3,11 @@
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
-from math import isnan
+from math import isfinite
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from torch import Tensor
 
-from regrow import chance
 from regrow.densities import DISTRIBUTIONS, Distribution
 from regrow.names import suggest
 from regrow.row import Stretch, Tally
@@ -72,7 +70,10 @@ class Method(ABC):
         for first, period in periods.items():
             check(is_whole(first) and first >= 0, f"the first step of a period must be a whole number, got {first!r}")
             check(is_whole(period) and period >= 1, f"period must be a whole number of steps >= 1, got {period!r}")
-        check(self.until is None or is_whole(self.until), f"until must be a step number or None, got {self.until!r}")
+        check(
+            self.until is None or (is_whole(self.until) and self.until >= 0),
+            f"until must be a step number or None, got {self.until!r}",
+        )
         check(
             self.granularity in GRANULARITIES, f"granularity must be one of {GRANULARITIES}, got {self.granularity!r}"
         )
@@ -133,9 +134,7 @@ class Method(ABC):
 
     def which_come(self, stretch: Stretch, wanted: Sequence[int], key: int) -> Tensor:
         """Places of a stretch that become active."""
-        first = stretch.chunk.first
-        keys = [chance.key(key, first + i) for i in range(len(wanted))]
-        return grow.at_random(stretch.chunk, wanted, stretch.free, partial(stretch.active.index_select, 0), keys)
+        return grow.at_random(stretch.chunk, wanted, stretch.free, stretch.active, key)
 
     def walk(self, signs: Tensor, noise: Tensor, rates: float | Tensor, step: int) -> Tensor:
         """What is added to each active weight after a step of the optimizer, for methods that walk."""
@@ -151,14 +150,14 @@ def check(holds: bool, message: str) -> None:
 
 
 def check_sparsity(sparsity: Any) -> None:
-    if not is_number(sparsity) or isnan(sparsity) or not 0 <= sparsity < 1:
+    if not is_number(sparsity) or not 0 <= sparsity < 1:
         percent = is_number(sparsity) and 1 < sparsity < 100
         hint = f"; did you mean {sparsity / 100:g}?" if percent else ""
         raise ValueError(f"sparsity must be in [0, 1), got {sparsity!r}{hint}")
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
 
 
 def is_whole(value: Any) -> bool:

@@ -40,7 +40,7 @@ class SNFS(Method):
         return False
 
     def how_many_go(self, tally: Tally, step: int) -> list[int]:
-        return prune.fraction_of_each(cosine(self.fraction, step, self.until), tally.active, tally.free)
+        return prune.fraction_of_each(cosine(self.fraction, step, self.until), tally.active, tally.active)
 
     def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
         merits = [merit for stretch in stretches for merit in allot.mean_score_of_active(stretch)]

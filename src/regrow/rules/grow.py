@@ -1,31 +1,32 @@
 """Which units come: positions in a chunk that were free before pruning."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from math import ceil, log, sqrt
 
 import torch
 from torch import Tensor
 
 from regrow import chance
+from regrow.kernels import can_use_triton, drawing
 from regrow.row import Chunk, Stretch
 from regrow.select import ascending, k_smallest, positions_of
 
 
-def at_random(
-    chunk: Chunk, wanted: Sequence[int], free: Sequence[int], is_active: Callable[[Tensor], Tensor], keys: Sequence[int]
-) -> Tensor:
-    """`wanted[l]` places of each layer, uniform among its free ones, as a function of the layer's key.
+def at_random(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: Tensor, key: int) -> Tensor:
+    """`wanted[l]` places of each layer, uniform among its free ones, as a function of the key and the layer's number.
 
     Each layer has an endless random sequence of its places; it takes the first that are free and not yet taken. By
     symmetry every set of free places is equally likely, and drawing more of the sequence than needed changes nothing,
     so that the result does not depend on device or chunks. A layer that wants more than an eighth of its free places
     would have to draw too long: there every place gets a random number and the free ones with the smallest are taken.
     """
+    keys = chance.keys(key, range(chunk.first, chunk.first + len(chunk.layers)))
     few = [i for i, n in enumerate(wanted) if 0 < 8 * n <= free[i]]
     many = [i for i, n in enumerate(wanted) if 8 * n > free[i]]
-    found = [_smallest_numbers(chunk, i, wanted[i], is_active, keys[i]) for i in many]
+    found = [_smallest_numbers(chunk, i, wanted[i], active, keys[i]) for i in many]
     if few:
-        found.append(_first_in_sequence(chunk, few, wanted, free, is_active, keys))
+        found.append(_first_in_sequence(chunk, few, wanted, free, active, keys))
     return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=chunk.device)
 
 
@@ -40,46 +41,46 @@ def by_score(stretch: Stretch, wanted: Sequence[int]) -> Tensor:
     return torch.cat(found)
 
 
-def _smallest_numbers(chunk: Chunk, i: int, wanted: int, is_active: Callable[[Tensor], Tensor], key: int) -> Tensor:
+def _smallest_numbers(chunk: Chunk, i: int, wanted: int, active: Tensor, key: int) -> Tensor:
     places = torch.arange(chunk.layers[i].num_units, device=chunk.device)
     numbers = chance.bits(key, places)
-    numbers.masked_fill_(is_active(places + chunk.offsets[i]), torch.iinfo(torch.int64).max)
+    numbers.masked_fill_(active[chunk.offsets[i] : chunk.offsets[i + 1]], torch.iinfo(torch.int64).max)
     return k_smallest(numbers, wanted) + chunk.offsets[i]
 
 
 def _first_in_sequence(
-    chunk: Chunk,
-    layers: Sequence[int],
-    wanted: Sequence[int],
-    free: Sequence[int],
-    is_active: Callable[[Tensor], Tensor],
-    keys: Sequence[int],
+    chunk: Chunk, layers: list[int], wanted: Sequence[int], free: Sequence[int], active: Tensor, keys: Sequence[int]
 ) -> Tensor:
-    total = sum(wanted[i] for i in layers)
+    first_free = drawing.first_free if can_use_triton(chunk.device) else _first_free
+    num_units = [chunk.layers[i].num_units for i in layers]
     slack = 1.0
     while True:
-        lengths = [_draws_for(chunk.layers[i].num_units, free[i], wanted[i], slack) for i in layers]
-        starts = [sum(lengths[:j]) for j in range(len(lengths))]
-        start, key, num_units, offset, want, _ = _per_draw(
-            [
-                starts,
-                [chance.signed(keys[i]) for i in layers],
-                [chunk.layers[i].num_units for i in layers],
-                [chunk.offsets[i] for i in layers],
-                [wanted[i] for i in layers],
-                lengths,
-            ],
-            chunk.device,
+        found = first_free(
+            active,
+            [chance.signed(keys[i]) for i in layers],
+            num_units,
+            [chunk.offsets[i] for i in layers],
+            [wanted[i] for i in layers],
+            [_draws_for(n, free[i], wanted[i], slack) for n, i in zip(num_units, layers, strict=True)],
         )
-        counters = torch.arange(sum(lengths), device=chunk.device).sub_(start)
-        places = chance.bits(key, counters).remainder_(num_units).add_(offset)
-        good = _is_first(places).logical_and_(is_active(places).logical_not_())
-        rank = good.cumsum(0)
-        rank_at_start = torch.nn.functional.pad(rank, (1, 0)).index_select(0, start.expand_as(rank))
-        found = places.index_select(0, positions_of(good.logical_and_(rank.sub_(rank_at_start) <= want)))
-        if len(found) == total:
+        if found is not None:
             return found
         slack *= 2
+
+
+def _first_free(
+    active: Tensor, keys: list[int], num_units: list[int], offsets: list[int], wanted: list[int], lengths: list[int]
+) -> Tensor | None:
+    """What `kernels.drawing.first_free` does, in plain torch."""
+    starts = list(accumulate(lengths, initial=0))[:-1]
+    start, key, units, offset, want, _ = _per_draw([starts, keys, num_units, offsets, wanted, lengths], active.device)
+    counters = torch.arange(sum(lengths), device=active.device).sub_(start)
+    places = chance.bits(key, counters).remainder_(units).add_(offset)
+    good = _is_first(places).logical_and_(active.index_select(0, places).logical_not_())
+    rank = good.cumsum(0)
+    rank_at_start = torch.nn.functional.pad(rank, (1, 0)).index_select(0, start.expand_as(rank))
+    found = places.index_select(0, positions_of(good.logical_and_(rank.sub_(rank_at_start) <= want)))
+    return found if len(found) == sum(wanted) else None
 
 
 def _per_draw(numbers: list[list[int]], device: torch.device) -> Tensor:

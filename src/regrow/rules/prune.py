@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,10 +12,12 @@ from regrow.select import k_smallest
 def below_threshold(magnitude: Tensor, threshold: float) -> Tensor:
     """All units smaller than the threshold, strictly (DSR, appendix A).
 
+    The threshold is rounded to float32, so that it is the same number for layers of any precision.
+
     >>> below_threshold(torch.tensor([0.1, 0.5, 0.2]), 0.2).tolist()
     [True, False, False]
     """
-    return magnitude < threshold
+    return magnitude < float(np.float32(threshold))
 
 
 def smallest(magnitude: Tensor, counts: Sequence[int], num_gone: Sequence[int]) -> Tensor:
@@ -40,6 +43,6 @@ def at_most(gone: Tensor, scores: Tensor, counts: Sequence[int], limits: Sequenc
     return smallest(scores.masked_fill(~gone, torch.inf), counts, num_gone)
 
 
-def fraction_of_each(fraction: float, active: Sequence[int], free: Sequence[int]) -> list[int]:
-    """A fraction of each layer's active units, but never its last one, nor more than have a free place to regrow."""
-    return [min(round(fraction * n), n - 1, room) for n, room in zip(active, free, strict=True)]
+def fraction_of_each(fraction: float, active: Sequence[int], limits: Sequence[int]) -> list[int]:
+    """A fraction of each layer's active units, but never its last one, nor more than its limit."""
+    return [min(round(fraction * n), n - 1, limit) for n, limit in zip(active, limits, strict=True)]

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from regrow import chance
-from regrow.kernels.zeroing import has_triton, zero_inactive
+from regrow.kernels import can_use_triton
+from regrow.kernels.zeroing import zero_inactive
 from regrow.methods.method import Method
 from regrow.optimizer_state import state_like
 from regrow.rewiring import Plan
@@ -41,6 +42,12 @@ class DenseStorage:
         self.masks = [
             unit if layer.is_fine else torch.ones_like(weight, dtype=torch.bool)
             for layer, unit, weight in zip(self.layers, self._units, self.weights, strict=True)
+        ]
+
+        flat = [layer.flatten(weight) for layer, weight in zip(self.layers, self.weights, strict=True)]
+        self._flat_views = [
+            stretch if stretch.data_ptr() == weight.data_ptr() else None
+            for stretch, weight in zip(flat, self.weights, strict=True)
         ]
 
     def follow(self) -> None:
@@ -81,18 +88,20 @@ class DenseStorage:
 
     def zero_inactive(self, optimizer: Optimizer) -> None:
         """Set inactive weights and their optimizer state to exactly 0."""
-        pairs = [
-            (tensor, mask)
-            for parameter, weight, mask in zip(self.parameters, self.weights, self.masks, strict=True)
-            for tensor in (weight, *state_like(optimizer, parameter))
-        ]
-        zero_inactive(*zip(*pairs, strict=True))
+        for chunk in self.chunks:
+            tensors, masks = [], []
+            for i in range(chunk.first, chunk.first + len(chunk.layers)):
+                own = [self.weights[i], *state_like(optimizer, self.parameters[i])]
+                tensors += own
+                masks += [self.masks[i]] * len(own)
+            zero_inactive(tensors, masks, chunk.device)
 
     def mask_gradients(self) -> None:
         """Set the gradients of inactive weights to exactly 0."""
-        pairs = [(p.grad, mask) for p, mask in zip(self.parameters, self.masks, strict=True) if p.grad is not None]
-        if pairs:
-            zero_inactive(*zip(*pairs, strict=True))
+        for chunk in self.chunks:
+            pairs = zip(chunk.of(self.parameters), chunk.of(self.masks), strict=True)
+            present = [(parameter.grad, mask) for parameter, mask in pairs if parameter.grad is not None]
+            zero_inactive([gradient for gradient, _ in present], [mask for _, mask in present], chunk.device)
 
     def stretches(self, counts: Sequence[int]) -> list[Stretch]:
         """The row as it is now, for the rules; refuses weights that are not finite."""
@@ -103,7 +112,14 @@ class DenseStorage:
 
     def _stretch(self, chunk: Chunk, active: Tensor, counts: Sequence[int]) -> Stretch:
         positions = positions_of(active)
-        weights = chunk.flatten(chunk.of(self.weights)).index_select(0, positions)
+        weights = chunk.join(
+            [
+                layer.flatten(weight) if view is None else view
+                for layer, weight, view in zip(
+                    chunk.layers, chunk.of(self.weights), chunk.of(self._flat_views), strict=True
+                )
+            ]
+        ).index_select(0, positions)
 
         def signs() -> Tensor:
             return chunk.flatten(chunk.of(self.companions["signs"])).index_select(0, positions)
@@ -128,7 +144,7 @@ class DenseStorage:
             active.index_fill_(0, gone, False)
             active.index_fill_(0, come, True)
         self._expand_coarse()
-        if has_triton() and self.chunks[0].device.type == "cuda":
+        if all(can_use_triton(chunk.device) for chunk in self.chunks):
             self.zero_inactive(optimizer)
             return
         for chunk, gone in zip(self.chunks, plan.gone, strict=True):

@@ -1,0 +1,324 @@
+"""attach: what it does to a model, what it returns, and how it refuses."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import regrow
+
+
+def two_layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10))
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), lr=0.1, **options)
+
+
+def train(model, optimizer, num_steps=1):
+    for _ in range(num_steps):
+        model(torch.ones(4, 20)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_the_network_is_sparse_at_once_and_the_budget_is_exact():
+    model = two_layers()
+    sparse = regrow.attach(model, sgd(model), regrow.DSR(sparsity=0.9))
+    assert sparse.budget == sparse.active == round(0.1 * 900) == 90
+    assert sparse.sparsity == 1 - 90 / 900
+    assert sum(int((p != 0).sum()) for name, p in model.named_parameters() if "weight" in name) == 90
+    assert [(layer.name, layer.shape, layer.active) for layer in sparse.layers] == [
+        ("0.weight", (30, 20), 60),
+        ("2.weight", (10, 30), 30),
+    ]
+    assert sparse.history == []
+
+
+def test_nothing_of_the_users_is_replaced_or_renamed():
+    model = two_layers()
+    optimizer = sgd(model)
+    names, parameters, step = list(model.state_dict()), list(model.parameters()), type(optimizer).step
+    regrow.attach(model, optimizer, regrow.SET(sparsity=0.9))
+    assert list(model.state_dict()) == names
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert type(optimizer).step is step
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+
+
+def test_the_users_own_random_numbers_are_left_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    model = two_layers()
+    torch.manual_seed(1)
+    optimizer = sgd(model)
+    sparse = regrow.attach(model, optimizer, regrow.DSR(sparsity=0.9, period=1))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert sparse.history
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_seed_decides_the_topology():
+    masks = []
+    for seed in (0, 0, 1):
+        model = two_layers()
+        masks.append(regrow.attach(model, sgd(model), regrow.Static(sparsity=0.9), seed=seed).masks()["0.weight"])
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])
+
+
+def test_start_by_magnitude_keeps_the_largest_weights_of_each_layer():
+    model = two_layers()
+    trained = copy.deepcopy(model)
+    sparse = regrow.attach(model, sgd(model), regrow.Static(sparsity=0.9), start="magnitude")
+    for layer in sparse.layers:
+        weight = dict(trained.named_parameters())[layer.name].detach()
+        bound = weight.abs().flatten().topk(layer.active).values.min()
+        assert torch.equal(sparse.masks()[layer.name], weight.abs() >= bound)
+        assert torch.equal(
+            dict(model.named_parameters())[layer.name][weight.abs() >= bound], weight[weight.abs() >= bound]
+        )
+
+
+def test_given_masks_define_the_budget():
+    first = two_layers()
+    masks = regrow.attach(first, sgd(first), regrow.Static(sparsity=0.95), seed=7).masks()
+    model = two_layers()
+    sparse = regrow.attach(model, sgd(model), regrow.DSR(sparsity=0.5, period=1), start=masks)
+    assert sparse.budget == 45
+    assert all(torch.equal(mask, masks[name]) for name, mask in sparse.masks().items())
+    train(model, sparse._optimizer, 3)
+    assert sparse.active == 45
+
+
+def test_masks_are_copies():
+    model = two_layers()
+    sparse = regrow.attach(model, sgd(model), regrow.Static(sparsity=0.9))
+    sparse.masks()["0.weight"].fill_(True)
+    assert sparse.masks()["0.weight"].sum() == 60
+
+
+def test_callbacks_hear_of_every_rewiring():
+    model = two_layers()
+    optimizer = sgd(model)
+    sparse = regrow.attach(model, optimizer, regrow.DSR(sparsity=0.9, period=2))
+    heard = []
+
+    @sparse.on_rewire
+    def listen(record):
+        heard.append(record)
+
+    train(model, optimizer, 5)
+    assert [record.step for record in heard] == [2, 4]
+    assert heard == sparse.history
+    assert heard[0].threshold == 1e-3
+
+
+def test_weights_move_between_layers_while_the_budget_stands_still():
+    """The first layer's weights are tiny and hopeless; DSR gives its budget to the second."""
+    model = two_layers()
+    with torch.no_grad():
+        model[0].weight *= 1e-3
+    optimizer = sgd(model)
+    sparse = regrow.attach(model, optimizer, regrow.DSR(sparsity=0.8, prune=40, period=1, threshold=1e-2))
+    at_first = {layer.name: layer.active for layer in sparse.layers}
+    for _ in range(6):
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        assert sparse.active == sparse.budget == 180
+    now = {layer.name: layer.active for layer in sparse.layers}
+    assert now["2.weight"] > at_first["2.weight"]
+    told = {
+        name: at_first[name] + sum(record.grown[name] - record.pruned[name] for record in sparse.history)
+        for name in now
+    }
+    assert told == now, "the history says where the weights went"
+
+
+def test_the_summary_names_method_layers_and_totals():
+    model = two_layers()
+    text = regrow.attach(model, sgd(model), regrow.SET(sparsity=0.9)).summary()
+    assert text.splitlines()[0] == "SET, step 0, budget 90"
+    assert "0.weight  30x20      600      60    0.9000" in text
+    assert text.splitlines()[-1].split() == ["total", "900", "90", "0.9000"]
+
+
+def test_detach_leaves_an_ordinary_model_and_optimizer():
+    model = two_layers()
+    optimizer = sgd(model, momentum=0.9)
+    sparse = regrow.attach(model, optimizer, regrow.DSR(sparsity=0.9))
+    train(model, optimizer)
+    mask = sparse.masks()["0.weight"]
+    sparse.detach()
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+    assert (model[0].weight[~mask] == 0).all()
+    train(model, optimizer)
+    assert (model[0].weight[~mask] != 0).any()
+    with pytest.raises(RuntimeError, match="was detached"):
+        sparse.advance()
+    regrow.attach(model, optimizer, regrow.SET(sparsity=0.9))
+
+
+def test_a_model_copied_alone_is_a_plain_model():
+    model = two_layers()
+    sparse = regrow.attach(model, sgd(model), regrow.Static(sparsity=0.9))
+    twin = copy.deepcopy(model)
+    optimizer = sgd(twin)
+    train(twin, optimizer)
+    assert (twin[0].weight[~sparse.masks()["0.weight"]] != 0).any()
+
+
+def test_the_trio_is_copied_together_in_any_order():
+    model = two_layers()
+    optimizer = sgd(model, momentum=0.9)
+    sparse = regrow.attach(model, optimizer, regrow.DSR(sparsity=0.9, period=1))
+    train(model, optimizer, 2)
+    for first, second, third in (
+        copy.deepcopy((model, optimizer, sparse)),
+        copy.deepcopy((sparse, optimizer, model))[::-1],
+    ):
+        assert third._optimizer is second
+        assert third._storage.parameters[0] is first[0].weight
+        before = sparse.step
+        train(first, second)
+        assert third.step == before + 1
+        assert sparse.step == before, "the original does not move"
+
+
+def test_optimizer_state_from_before_is_cleared_where_weights_are_inactive():
+    model = two_layers()
+    optimizer = torch.optim.Adam(model.parameters())
+    train(model, optimizer, 2)
+    sparse = regrow.attach(model, optimizer, regrow.Static(sparsity=0.9))
+    mask = sparse.masks()["0.weight"]
+    for moment in ("exp_avg", "exp_avg_sq"):
+        assert (optimizer.state[model[0].weight][moment][~mask] == 0).all()
+        assert (optimizer.state[model[0].weight][moment][mask] != 0).any()
+
+
+REFUSED = {
+    "90 for 0.9": (lambda m: regrow.DSR(sparsity=90), r"did you mean 0\.9\?"),
+    "one": (lambda m: regrow.DSR(sparsity=1.0), r"must be in \[0, 1\)"),
+    "negative": (lambda m: regrow.DSR(sparsity=-0.1), r"must be in \[0, 1\)"),
+    "nan": (lambda m: regrow.DSR(sparsity=float("nan")), r"must be in \[0, 1\)"),
+    "too small a budget": (lambda m: regrow.attach(m, sgd(m), regrow.SET(sparsity=0.999)), "lower the sparsity"),
+    "no such layer": (
+        lambda m: regrow.attach(m, sgd(m), regrow.SET(sparsity=0.9), layers=["0.weigth"]),
+        r"no layer matches '0\.weigth'; did you mean '0\.weight'",
+    ),
+    "no such layer in the distribution": (
+        lambda m: regrow.attach(m, sgd(m), regrow.SET(sparsity=0.9, distribution={"stem*": 0.5})),
+        r"no layer matches 'stem\*'",
+    ),
+    "an optimizer of another model": (
+        lambda m: regrow.attach(m, sgd(two_layers()), regrow.SET(sparsity=0.9)),
+        "holds none of the model's parameters",
+    ),
+    "LBFGS": (
+        lambda m: regrow.attach(m, torch.optim.LBFGS(m.parameters()), regrow.SET(sparsity=0.9)),
+        "LBFGS cannot train a sparse network",
+    ),
+    "another storage": (
+        lambda m: regrow.attach(m, sgd(m), regrow.SET(sparsity=0.9), storage="dens"),
+        "storage must be",
+    ),
+    "another start": (lambda m: regrow.attach(m, sgd(m), regrow.SET(sparsity=0.9), start="ones"), "start must be"),
+    "masks of another model": (
+        lambda m: regrow.attach(m, sgd(m), regrow.SET(sparsity=0.9), start={"fc.weight": torch.ones(2, 2).bool()}),
+        r"masks and sparse layers differ",
+    ),
+    "float masks": (
+        lambda m: regrow.attach(
+            m, sgd(m), regrow.SET(sparsity=0.9), start={"0.weight": torch.ones(30, 20), "2.weight": torch.ones(10, 30)}
+        ),
+        "must be a bool tensor",
+    ),
+    "an empty mask": (
+        lambda m: regrow.attach(
+            m,
+            sgd(m),
+            regrow.SET(sparsity=0.9),
+            start={"0.weight": torch.ones(30, 20).bool(), "2.weight": torch.zeros(10, 30).bool()},
+        ),
+        "is empty",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", list(REFUSED))
+def test_bad_input_gets_one_sentence_before_anything_was_changed(what):
+    attempt, sentence = REFUSED[what]
+    model = two_layers()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=sentence) as refusal:
+        attempt(model)
+    assert "\n" not in str(refusal.value)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("attempt", "sentence"),
+    [
+        (lambda m: regrow.DSR(sparsity=0.9, prunes=3), "DSR has no field 'prunes'; did you mean 'prune'?"),
+        (lambda m: regrow.DSR(), "DSR needs a sparsity"),
+        (lambda m: regrow.attach(m, sgd(m), regrow.DSR), "method must be one of regrow's"),
+        (lambda m: regrow.attach(m, m, regrow.DSR(sparsity=0.9)), "optimizer must be a torch.optim.Optimizer"),
+        (lambda m: regrow.attach([m], sgd(m), regrow.DSR(sparsity=0.9)), "model must be a torch.nn.Module"),
+        (lambda m: regrow.attach(m, sgd(m), regrow.DSR(sparsity=0.9), seed="a"), "seed must be a whole number"),
+    ],
+)
+def test_wrong_types_say_what_is_wanted(attempt, sentence):
+    with pytest.raises(TypeError) as refusal:
+        attempt(two_layers())
+    assert sentence in str(refusal.value)
+
+
+def test_attaching_twice_is_refused_until_the_first_is_detached_or_gone():
+    model = two_layers()
+    first = regrow.attach(model, sgd(model), regrow.SET(sparsity=0.9))
+    with pytest.raises(ValueError, match="already attached"):
+        regrow.attach(model, first._optimizer, regrow.SET(sparsity=0.9))
+    with pytest.raises(ValueError, match="already attached"):
+        regrow.attach(model, sgd(model), regrow.SET(sparsity=0.9))
+    del first
+    regrow.attach(
+        model, sgd(model), regrow.SET(sparsity=0.9)
+    )  # the optimizer of the first is gone, and with it the hooks
+
+
+def test_a_model_on_the_meta_device_is_refused():
+    with torch.device("meta"):
+        model = two_layers()
+    with pytest.raises(ValueError, match="meta device"):
+        regrow.attach(model, sgd(model), regrow.SET(sparsity=0.9))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda state: {}, "not the state of a sparsifier"),
+        (lambda state: state | {"method": "SET"}, "the state is of SET, this sparsifier runs DSR"),
+        (lambda state: state | {"version": 99}, "version 99"),
+        (lambda state: state | {"granularity": "kernel"}, "granularity"),
+        (lambda state: state | {"masks": {"a": torch.ones(3).bool()}}, "masks and sparse layers differ"),
+        (
+            lambda state: state | {"masks": state["masks"] | {"0.weight": torch.ones(2, 2).bool()}},
+            r"0\.weight must be a bool tensor of shape \(30, 20\)",
+        ),
+    ],
+)
+def test_a_state_of_something_else_is_refused_with_nothing_changed(change, sentence):
+    model = two_layers()
+    sparse = regrow.attach(model, sgd(model), regrow.DSR(sparsity=0.9))
+    before = sparse.masks()
+    with pytest.raises(ValueError, match=sentence):
+        sparse.load_state_dict(change(sparse.state_dict()))
+    assert all(torch.equal(mask, before[name]) for name, mask in sparse.masks().items())
