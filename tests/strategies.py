@@ -48,7 +48,7 @@ class Row:
             counts=chunk.of(self.counts),
             weights=chunk.flatten(chunk.of(self.tensors))[positions],
             signs=lambda: torch.cat(list(chunk.of(self.signs)))[positions],
-            scores=lambda i: chunk.of(self.scores)[i].clone(),
+            scores=lambda: torch.cat(list(chunk.of(self.scores))),
         )
 
     @property

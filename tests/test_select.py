@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regrow.select import ascending, k_smallest, positions_of
+from regrow.select import _by_sorting, ascending, k_smallest, k_smallest_each, positions_of
 
 LONG = 250_000
 
@@ -105,3 +105,18 @@ def test_a_long_row_of_equal_scores_yields_its_beginning():
 def test_long_rows_with_any_number_of_ties(seed, k, levels):
     scores = (noise(seed) * levels).floor()
     assert k_smallest(scores, k).tolist() == by_sorting(scores, k)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_way_of_the_gpu_finds_the_same_places(seed):
+    """On a GPU all parts are sorted at once, after a sampled bound where they are long; here both ways run on a CPU."""
+    generator = torch.Generator().manual_seed(seed)
+    longest, share = (200_000, 20) if seed % 3 == 0 else (50, 1)
+    lengths = torch.randint(1, longest, (4,), generator=generator).tolist()
+    ks = [int(torch.randint(0, n // share + 1, (1,), generator=generator)) for n in lengths]
+    scores = torch.randn(sum(lengths), generator=generator)
+    if seed % 2:
+        scores = (scores * 2).round() / 2  # many ties, and zeros of both signs
+    scores[torch.rand(len(scores), generator=generator) < 0.1] = torch.inf
+    found = _by_sorting(scores, lengths, ks)
+    assert found.sort().values.equal(k_smallest_each(scores, lengths, ks).sort().values)

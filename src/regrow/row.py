@@ -88,7 +88,7 @@ class Stretch:
 
     `positions` are its active units in ascending order, `counts` how many of them lie in each layer, `weights` their
     values (for coarse units the mean magnitude), `signs` the sides of zero they belong to (true: positive), where a
-    method fixes them. `scores` gives, for one layer, what growth goes by: a fresh tensor of a number for each unit.
+    method fixes them. `scores` makes what growth goes by: a number for each unit, active or not.
     """
 
     chunk: Chunk
@@ -97,7 +97,7 @@ class Stretch:
     counts: tuple[int, ...]
     weights: Tensor
     signs: Callable[[], Tensor]
-    scores: Callable[[int], Tensor]
+    scores: Callable[[], Tensor]
 
     @cached_property
     def magnitude(self) -> Tensor:

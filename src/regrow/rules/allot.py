@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from regrow.apportion import apportion
 from regrow.row import Stretch, Tally
@@ -39,5 +40,6 @@ def by_room(tally: Tally, key: int) -> list[int]:
 
 def mean_score_of_active(stretch: Stretch) -> list[float]:
     """The mean growth score of each layer's active units."""
-    means = [stretch.scores(i)[active].mean() for i, active in enumerate(stretch.chunk.split(stretch.active))]
-    return [float(mean) for mean in means]
+    scores = torch.split(stretch.scores().index_select(0, stretch.positions), list(stretch.counts))
+    means: list[float] = torch.stack([layer.mean() for layer in scores]).tolist()
+    return means

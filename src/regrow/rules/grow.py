@@ -10,7 +10,7 @@ from torch import Tensor
 from regrow import chance
 from regrow.kernels import can_use_triton, drawing
 from regrow.row import Chunk, Stretch
-from regrow.select import ascending, k_smallest, positions_of
+from regrow.select import ascending, k_smallest, k_smallest_each, positions_of
 
 
 def at_random(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: Tensor, key: int) -> Tensor:
@@ -32,13 +32,8 @@ def at_random(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: 
 
 def by_score(stretch: Stretch, wanted: Sequence[int]) -> Tensor:
     """The free places of each layer with the largest scores; among equal ones those that come first."""
-    chunk = stretch.chunk
-    found = [torch.empty(0, dtype=torch.int64, device=chunk.device)]
-    for i, (taken, count) in enumerate(zip(torch.split(stretch.positions, list(stretch.counts)), wanted, strict=True)):
-        if count:
-            lowness = stretch.scores(i).neg_().index_fill_(0, taken - chunk.offsets[i], torch.inf)
-            found.append(k_smallest(lowness, count) + chunk.offsets[i])
-    return torch.cat(found)
+    lowness = stretch.scores().neg_().index_fill_(0, stretch.positions, torch.inf)
+    return k_smallest_each(lowness, [layer.num_units for layer in stretch.chunk.layers], wanted)
 
 
 def _smallest_numbers(chunk: Chunk, i: int, wanted: int, active: Tensor, key: int) -> Tensor:

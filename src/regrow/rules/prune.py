@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regrow.select import k_smallest
+from regrow.select import k_smallest_each
 
 
 def below_threshold(magnitude: Tensor, threshold: float) -> Tensor:
@@ -23,10 +23,7 @@ def below_threshold(magnitude: Tensor, threshold: float) -> Tensor:
 def smallest(magnitude: Tensor, counts: Sequence[int], num_gone: Sequence[int]) -> Tensor:
     """The `num_gone` smallest of each layer (SET, RigL, SNFS, gradual pruning); as one layer, the smallest globally."""
     gone = torch.zeros_like(magnitude, dtype=torch.bool)
-    parts = zip(torch.split(gone, list(counts)), torch.split(magnitude, list(counts)), num_gone, strict=True)
-    for flags, layer, k in parts:
-        flags[k_smallest(layer, k)] = True
-    return gone
+    return gone.index_fill_(0, k_smallest_each(magnitude, counts, num_gone), True)
 
 
 def sign_crossed(weights: Tensor, signs: Tensor) -> Tensor:

@@ -124,18 +124,13 @@ class DenseStorage:
         def signs() -> Tensor:
             return chunk.flatten(chunk.of(self.companions["signs"])).index_select(0, positions)
 
-        def scores(i: int) -> Tensor:
-            layer = chunk.layers[i]
-            values = layer.flatten(chunk.of(self.companions["gradient"])[i]).abs()
-            if not isfinite(float(values.amax())):
-                raise ValueError(f"cannot rewire: the gradient of {layer.name} is NaN or infinite")
+        def scores() -> Tensor:
+            values = chunk.flatten(chunk.of(self.companions["gradient"])).abs()
+            _check_finite(values, chunk.layers, [layer.num_units for layer in chunk.layers], "a gradient")
             return values
 
         stretch = Stretch(chunk, active, positions, tuple(counts), weights, signs, scores)
-        if not isfinite(float(stretch.magnitude.amax())):
-            parts = zip(chunk.layers, torch.split(weights, list(counts)), strict=True)
-            name = next(layer.name for layer, part in parts if not bool(part.isfinite().all()))
-            raise ValueError(f"cannot rewire: {name} has weights that are NaN or infinite")
+        _check_finite(stretch.magnitude, chunk.layers, counts, "weights")
         return stretch
 
     def apply(self, plan: Plan, optimizer: Optimizer) -> None:
@@ -205,6 +200,15 @@ class DenseStorage:
         for layer, unit, mask in zip(self.layers, self._units, self.masks, strict=True):
             if not layer.is_fine:
                 mask.copy_(unit)
+
+
+def _check_finite(magnitude: Tensor, layers: Sequence[Layer], lengths: Sequence[int], what: str) -> None:
+    """Refuse to go on with NaN or inf, naming the layer."""
+    if isfinite(float(magnitude.amax())):
+        return
+    parts = zip(layers, torch.split(magnitude, list(lengths)), strict=True)
+    name = next(layer.name for layer, part in parts if not bool(part.isfinite().all()))
+    raise ValueError(f"cannot rewire: {name} has {what} that is not finite; lower the learning rate or clip gradients")
 
 
 def _per_unit(chunk: Chunk, values: Sequence[float], positions: Tensor) -> float | Tensor:

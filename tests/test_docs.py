@@ -1,0 +1,48 @@
+"""The documents run: every Python block, in order, and the README's example with every method."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import regrow
+
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(document: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+def test_the_readme_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    space: dict[str, object] = {}
+    for block in python_blocks("README.md"):
+        exec(block, space)
+    assert "DSR, step 300, budget 23,820" in capsys.readouterr().out
+    assert len(space["sparse"].history) == 3
+
+
+@pytest.mark.parametrize("name", sorted(regrow.METHODS))
+def test_swapping_the_method_is_the_only_change(name, capsys):
+    example = python_blocks("README.md")[0].replace("range(300)", "range(3)")
+    assert "regrow.DSR(" in example
+    exec(example.replace("regrow.DSR(", f"regrow.{name}("), {})
+    assert capsys.readouterr().out.startswith(f"{name}, step 3")
+
+
+def test_the_readme_lists_every_method():
+    table = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert sorted(table) == sorted(regrow.METHODS)
+
+
+def test_a_method_in_one_file_is_found_and_conforms():
+    exec(python_blocks("CONTRIBUTING.md")[0], {"__name__": "halving"})
+    try:
+        regrow.testing.check_method(regrow.Halving(sparsity=0.8))
+        with pytest.raises(TypeError, match="did you mean 'share'"):
+            regrow.Halving(sparsity=0.8, shar=0.1)
+    finally:
+        del regrow.METHODS["Halving"]
