@@ -78,7 +78,7 @@ def k_smallest_each(scores: Tensor, lengths: Sequence[int], ks: Sequence[int]) -
 def _by_sorting(scores: Tensor, lengths: Sequence[int], ks: Sequence[int]) -> Tensor:
     length, k = torch.tensor([lengths, ks]).to(scores.device)
     if len(scores) > _SHORT and 8 * sum(ks) < len(scores):
-        candidates = _candidates(scores, length, k)
+        candidates = _candidates(scores, list(lengths), length, k)
         counts = torch.searchsorted(candidates, length.cumsum(0)).diff(prepend=length.new_zeros(1)).tolist()
         if len(candidates) <= len(scores) // 4 and all(n >= k for n, k in zip(counts, ks, strict=True)):
             return candidates[_by_sorting(scores.index_select(0, candidates), counts, ks)]
@@ -90,14 +90,17 @@ def _by_sorting(scores: Tensor, lengths: Sequence[int], ks: Sequence[int]) -> Te
     return order[skipped.repeat_interleave(k, output_size=sum(ks)).add_(torch.arange(sum(ks), device=scores.device))]
 
 
-def _candidates(scores: Tensor, length: Tensor, k: Tensor) -> Tensor:
+def _candidates(scores: Tensor, lengths: list[int], length: Tensor, k: Tensor) -> Tensor:
     """Positions up to a bound in each part that a sample suggests for its k smallest."""
     steps = torch.arange(_SAMPLE_OF_PART, device=scores.device)
     start = length.cumsum(0) - length
     sample = scores[start[:, None] + steps * length[:, None] // _SAMPLE_OF_PART].sort(1).values
     rank = (1.2 * k / length * _SAMPLE_OF_PART).long().add_(48).clamp_(max=_SAMPLE_OF_PART - 1)
     bound = sample.gather(1, rank[:, None]).flatten()
-    return positions_of(scores <= bound.repeat_interleave(length, output_size=len(scores)))
+    flags = torch.empty_like(scores, dtype=torch.bool)
+    for part, limit, out in zip(torch.split(scores, lengths), bound, torch.split(flags, lengths), strict=True):
+        torch.le(part, limit, out=out)  # a bound for every score at once would take many times the memory
+    return positions_of(flags)
 
 
 def _kth_smallest(scores: Tensor, k: int) -> Tensor:

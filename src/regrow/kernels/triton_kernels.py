@@ -18,11 +18,15 @@ def zero_where_false(tensors, masks, sizes, BLOCK: tl.constexpr):  # type: ignor
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def draw_places(table, num_layers, active, owner, places, num_draws, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def draw_places(  # type: ignore[no-untyped-def]
+    table, num_layers, active, owner, places, num_draws, found, num_wanted, BLOCK: tl.constexpr
+):
     """Compute every draw's place; in `owner` each free place learns the number of the first draw that hit it.
 
     The rows of `table`: a layer's first draw, key, number of units, offset in the chunk. The bits are `chance.bits`.
     """
+    if tl.program_id(0) == 0:
+        tl.store(found + num_wanted, 0)
     draw = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = draw < num_draws
     layer = tl.zeros([BLOCK], dtype=tl.int64)
@@ -46,8 +50,10 @@ def draw_places(table, num_layers, active, owner, places, num_draws, BLOCK: tl.c
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def take_first(table, num_layers, owner, places, found, is_short, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def take_first(table, num_layers, owner, places, found, num_wanted, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Program l walks through the draws of layer l and writes down the first ones that own their place.
+
+    Behind the `num_wanted` places, `found` has an entry that becomes 1 if any layer found too few.
 
     Further rows of `table`: how many places the layer wants, its number of draws, where it may write in `found`.
     """
@@ -68,4 +74,4 @@ def take_first(table, num_layers, owner, places, found, is_short, BLOCK: tl.cons
         num_found += tl.sum(is_good.to(tl.int64))
         block += BLOCK
     if num_found < wanted:
-        tl.store(is_short, 1)
+        tl.store(found + num_wanted, 1)
