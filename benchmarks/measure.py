@@ -24,14 +24,18 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 def interleaved(
     sides: dict[str, tuple[Callable[[], object], Callable[[], object]]], device: torch.device, repeats: int
 ) -> dict[str, float]:
-    """Median milliseconds of each side, (prepare, work) in turn, so that a busy machine slows all of them alike."""
+    """Median milliseconds of each side's work, its preparation left out.
+
+    The sides take turns in blocks of five, so that a busy machine slows all of them alike; the first block warms up.
+    """
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(repeats + 3):
+    for block in range(1 + -(-repeats // 5)):
         for name, (prepare, work) in sides.items():
-            prepare()
-            taken = seconds(work, device)
-            if turn >= 3:
-                times[name].append(1000 * taken)
+            for _ in range(5):
+                prepare()
+                taken = seconds(work, device)
+                if block > 0:
+                    times[name].append(1000 * taken)
     return {name: median(values) for name, values in times.items()}
 
 

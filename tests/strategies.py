@@ -39,15 +39,12 @@ class Row:
         return [self._stretch(chunk) for chunk in cut_into_chunks(self.layers, [CPU] * len(self.layers), limit)]
 
     def _stretch(self, chunk) -> Stretch:
-        active = torch.cat(list(chunk.of(self.active)))
-        positions = active.nonzero().flatten()
         return Stretch(
             chunk=chunk,
-            active=active,
-            positions=positions,
+            active=torch.cat(list(chunk.of(self.active))),
             counts=chunk.of(self.counts),
-            weights=chunk.flatten(chunk.of(self.tensors))[positions],
-            signs=lambda: torch.cat(list(chunk.of(self.signs)))[positions],
+            values=chunk.flatten(chunk.of(self.tensors)),
+            signs=lambda: torch.cat(list(chunk.of(self.signs))),
             scores=lambda: torch.cat(list(chunk.of(self.scores))),
         )
 

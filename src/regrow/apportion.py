@@ -25,9 +25,9 @@ def apportion(
     units = [1] * len(shares) if sizes is None else list(sizes)
     if not len(shares) == len(capacities) == len(units):
         raise ValueError("shares, capacities and sizes must have one entry per layer")
-    if any(not isfinite(share) or share < 0 for share in shares):
+    if not all(map(isfinite, shares)) or min(shares, default=0) < 0:
         raise ValueError("shares must be finite and not negative")
-    if any(capacity < 0 for capacity in capacities) or any(size < 1 for size in units):
+    if min(capacities, default=0) < 0 or min(units, default=1) < 1:
         raise ValueError("capacities must not be negative and sizes must be positive")
     room = sum(capacity * size for capacity, size in zip(capacities, units, strict=True))
     if not 0 <= total <= room:

@@ -5,6 +5,7 @@ SplitMix64 (Steele, Lea & Flood, 2014). Torch has no unsigned 64-bit arithmetic,
 just the same way, and a logical shift is an arithmetic one with the sign's copies cut off.
 """
 
+from collections.abc import Sequence
 from math import pi
 
 import numpy as np
@@ -24,15 +25,19 @@ def key(*numbers: int) -> int:
     return state
 
 
-def keys(key_: int, numbers: range) -> list[int]:
+def keys(key_: int, numbers: Sequence[int]) -> list[int]:
     """[key(key_, number) for each number], all at once."""
-    base = (_mix_int((key_ + _GOLDEN) & _ALL) + _GOLDEN) & _ALL
     with np.errstate(over="ignore"):
-        x = np.arange(numbers.start, numbers.stop, dtype=np.uint64) + np.uint64(base)
+        x = np.array(numbers, dtype=np.uint64) + np.uint64(base(key_))
         x = (x ^ (x >> np.uint64(30))) * np.uint64(_FIRST)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(_SECOND)
         made: list[int] = (x ^ (x >> np.uint64(31))).tolist()
     return made
+
+
+def base(key_: int) -> int:
+    """What `keys` adds each number to before mixing."""
+    return (_mix_int((key_ + _GOLDEN) & _ALL) + _GOLDEN) & _ALL
 
 
 def bits(key: int | Tensor, counters: Tensor) -> Tensor:

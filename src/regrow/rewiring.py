@@ -10,7 +10,6 @@ from regrow import chance
 from regrow.methods.method import Memory, Method
 from regrow.row import Stretch, Tally
 from regrow.rules import prune
-from regrow.select import positions_of
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,8 @@ class Plan:
 def plan(method: Method, stretches: Sequence[Stretch], tally: Tally, step: int, seed: int, memory: Memory) -> Plan:
     """Apply a method's rules to the row."""
     num_gone = method.how_many_go(tally, step)
-    flags = [method.which_go(stretch, stretch.chunk.of(num_gone), memory) for stretch in stretches]
-    gone, pruned = _settle(method, stretches, flags, tally)
+    gone = [method.which_go(stretch, stretch.chunk.of(num_gone), memory) for stretch in stretches]
+    gone, pruned = _settle(method, stretches, gone, tally)
     tally = replace(tally, pruned=tuple(pruned))
     grown = method.how_many_come(tally, stretches, chance.key(seed, step, len(pruned)))
     come = [
@@ -41,29 +40,25 @@ def plan(method: Method, stretches: Sequence[Stretch], tally: Tally, step: int, 
 
 
 def _settle(
-    method: Method, stretches: Sequence[Stretch], flags: list[Tensor], tally: Tally
+    method: Method, stretches: Sequence[Stretch], chosen: list[Tensor], tally: Tally
 ) -> tuple[list[Tensor], list[int]]:
     """Positions that really go, and how many per layer: no layer empties, and all that goes has a place to return."""
     limits = [active - 1 for active in tally.active]
     if method.regrows_in_place and method.keeps_budget:
         limits = [min(limit, free) for limit, free in zip(limits, tally.free, strict=True)]
     gone, pruned = [], []
-    for stretch, flag in zip(stretches, flags, strict=True):
+    for stretch, positions in zip(stretches, chosen, strict=True):
         bounds = stretch.chunk.of(limits)
-        positions, counts = _which(stretch, flag)
+        counts = stretch.chunk.count_per_layer(positions)
         if any(count > bound for count, bound in zip(counts, bounds, strict=True)):
-            positions, counts = _which(stretch, prune.at_most(flag, stretch.magnitude, stretch.counts, bounds))
+            flags = torch.isin(stretch.positions, positions)
+            positions = stretch.flagged(prune.at_most(flags, stretch.magnitude, stretch.counts, bounds))
+            counts = stretch.chunk.count_per_layer(positions)
         gone.append(positions)
         pruned += counts
     if not method.regrows_in_place:
         gone, pruned = _fit_into_room(stretches, gone, replace(tally, pruned=tuple(pruned)))
     return gone, pruned
-
-
-def _which(stretch: Stretch, flags: Tensor) -> tuple[Tensor, list[int]]:
-    """The flagged ones of the active units: their positions, and how many there are in each layer."""
-    positions = stretch.positions.index_select(0, positions_of(flags))
-    return positions, stretch.chunk.count_per_layer(positions)
 
 
 def _fit_into_room(stretches: Sequence[Stretch], gone: list[Tensor], tally: Tally) -> tuple[list[Tensor], list[int]]:
@@ -72,9 +67,7 @@ def _fit_into_room(stretches: Sequence[Stretch], gone: list[Tensor], tally: Tall
     excess = tally.open_weights - room
     if excess <= 0:
         return gone, list(tally.pruned)
-    magnitude = torch.cat(
-        [s.magnitude[torch.isin(s.positions, some)].cpu() for s, some in zip(stretches, gone, strict=True)]
-    )
+    magnitude = torch.cat([s.values.index_select(0, some).abs().cpu() for s, some in zip(stretches, gone, strict=True)])
     sizes = torch.tensor(tally.unit_sizes).repeat_interleave(torch.tensor(tally.pruned))
     largest_first = magnitude.argsort(descending=True, stable=True)
     freed_before = sizes[largest_first].cumsum(0) - sizes[largest_first]

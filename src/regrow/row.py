@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from regrow.select import positions_of
 from regrow.units import Layer
 
 T = TypeVar("T")
@@ -86,22 +87,35 @@ def cut_into_chunks(
 class Stretch:
     """A chunk at the moment of a rewiring, as the rules see it.
 
-    `positions` are its active units in ascending order, `counts` how many of them lie in each layer, `weights` their
-    values (for coarse units the mean magnitude), `signs` the sides of zero they belong to (true: positive), where a
-    method fixes them. `scores` makes what growth goes by: a number for each unit, active or not.
+    `active` flags its units, `counts` says how many are active in each layer, `values` are all its weights (for coarse
+    units their mean magnitudes), `signs` makes the sides of zero they belong to (true: positive) where a method fixes
+    them, and `scores` what growth goes by: a number for each unit, active or not.
     """
 
     chunk: Chunk
     active: Tensor
-    positions: Tensor
     counts: tuple[int, ...]
-    weights: Tensor
+    values: Tensor
     signs: Callable[[], Tensor]
     scores: Callable[[], Tensor]
 
     @cached_property
+    def positions(self) -> Tensor:
+        """Where the active units are, ascending."""
+        return positions_of(self.active)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """The values of the active units."""
+        return self.values.index_select(0, self.positions)
+
+    @cached_property
     def magnitude(self) -> Tensor:
         return self.weights.abs()
+
+    def flagged(self, flags: Tensor) -> Tensor:
+        """The positions of some of the active units."""
+        return self.positions.index_select(0, positions_of(flags))
 
     @property
     def free(self) -> list[int]:

@@ -4,8 +4,8 @@ import triton
 import triton.language as tl
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def zero_where_false(tensors, masks, sizes, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def zero_where_false(tensors, masks, sizes, BLOCK: tl.constexpr):
     """Program (b, t) looks at block b of tensor t: it reads a byte per place and writes where the mask is false."""
     which = tl.program_id(1)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -17,61 +17,59 @@ def zero_where_false(tensors, masks, sizes, BLOCK: tl.constexpr):  # type: ignor
             tl.store(tensors[t] + at, zeros, mask=inside & (keep == 0))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def draw_places(  # type: ignore[no-untyped-def]
-    table, num_layers, active, owner, places, num_draws, found, num_wanted, BLOCK: tl.constexpr
-):
-    """Compute every draw's place; in `owner` each free place learns the number of the first draw that hit it.
+@triton.jit(do_not_specialize=["num_layers"])
+def take_first_free(table, num_layers, active, owner, places, found, BLOCK: tl.constexpr):
+    """Program l takes the first free places in the random sequence of layer l; `rules.grow.at_random` says why.
 
-    The rows of `table`: a layer's first draw, key, number of units, offset in the chunk. The bits are `chance.bits`.
-    """
-    if tl.program_id(0) == 0:
-        tl.store(found + num_wanted, 0)
-    draw = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = draw < num_draws
-    layer = tl.zeros([BLOCK], dtype=tl.int64)
-    for other in range(1, num_layers):
-        layer += (draw >= tl.load(table + other)).to(tl.int64)
-    first = tl.load(table + layer)
-    key = tl.load(table + num_layers + layer)
-    num_units = tl.load(table + 2 * num_layers + layer)
-    offset = tl.load(table + 3 * num_layers + layer)
+    The rows of `table`: a layer's number, units, offset in the chunk, wanted places, number of draws, where its draws
+    lie in `places`, where it may write in `found`, where in `found` it tells how many it found, the base of the keys.
+    In `owner` each free place that is hit learns the number of the first draw that hit it.
 
-    bits = ((draw - first + 1) * -7046029254386353131 + key).to(tl.uint64, bitcast=True)
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB
-    number = (bits ^ (bits >> 31)).to(tl.int64, bitcast=True)
-    rest = number % num_units  # of the sign of the number
-    place = tl.where(rest < 0, rest + num_units, rest) + offset
-
-    tl.store(places + draw, place, mask=inside)
-    is_free = tl.load(active + place, mask=inside, other=1) == 0
-    tl.atomic_min(owner + place, draw.to(tl.int32), mask=inside & is_free)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def take_first(table, num_layers, owner, places, found, num_wanted, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Program l walks through the draws of layer l and writes down the first ones that own their place.
-
-    Behind the `num_wanted` places, `found` has an entry that becomes 1 if any layer found too few.
-
-    Further rows of `table`: how many places the layer wants, its number of draws, where it may write in `found`.
+    Everything that differs from call to call is in the table: Triton would compile anew for other plain numbers.
     """
     layer = tl.program_id(0)
-    first = tl.load(table + layer)
-    wanted = tl.load(table + 4 * num_layers + layer)
-    num_draws = tl.load(table + 5 * num_layers + layer)
-    start = tl.load(table + 6 * num_layers + layer)
+    number = tl.load(table + layer)
+    num_units = tl.load(table + num_layers + layer)
+    offset = tl.load(table + 2 * num_layers + layer)
+    wanted = tl.load(table + 3 * num_layers + layer)
+    num_draws = tl.load(table + 4 * num_layers + layer)
+    places += tl.load(table + 5 * num_layers + layer)
+    found_here = found + tl.load(table + 6 * num_layers + layer)
+    tell = found + tl.load(table + 7 * num_layers + layer)
+    layer_key = _mix(tl.load(table + 8 * num_layers + layer) + number)  # chance.keys
+    nobody = 2147483647
+
+    for block in range(0, num_draws, BLOCK):
+        draw = block + tl.arange(0, BLOCK)
+        inside = draw < num_draws
+        bits = _mix((draw.to(tl.int64) + 1) * -7046029254386353131 + layer_key)  # chance.bits
+        rest = bits % num_units  # of the sign of the bits
+        place = tl.where(rest < 0, rest + num_units, rest) + offset
+        tl.store(places + draw, place, mask=inside)
+        tl.store(owner + place, nobody, mask=inside)
+    tl.debug_barrier()
+    for block in range(0, num_draws, BLOCK):
+        draw = block + tl.arange(0, BLOCK)
+        place = tl.load(places + draw, mask=draw < num_draws, other=0)
+        is_free = tl.load(active + place, mask=draw < num_draws, other=1) == 0
+        tl.atomic_min(owner + place, draw.to(tl.int32), mask=(draw < num_draws) & is_free)
+    tl.debug_barrier()
     num_found = tl.zeros([], dtype=tl.int64)
-    block = tl.zeros([], dtype=tl.int64)
-    while (block < num_draws) & (num_found < wanted):
-        at = block + tl.arange(0, BLOCK)
-        inside = at < num_draws
-        place = tl.load(places + first + at, mask=inside, other=0)
-        is_good = (tl.load(owner + place, mask=inside, other=-1) == first + at) & inside
+    for block in range(0, num_draws, BLOCK):
+        draw = block + tl.arange(0, BLOCK)
+        inside = draw < num_draws
+        place = tl.load(places + draw, mask=inside, other=0)
+        is_good = (tl.load(owner + place, mask=inside, other=-1, volatile=True) == draw) & inside
         rank = num_found + tl.cumsum(is_good.to(tl.int64)) - 1
-        tl.store(found + start + rank, place, mask=is_good & (rank < wanted))
+        tl.store(found_here + rank, place, mask=is_good & (rank < wanted))
         num_found += tl.sum(is_good.to(tl.int64))
-        block += BLOCK
-    if num_found < wanted:
-        tl.store(found + num_wanted, 1)
+    tl.store(tell, num_found)
+
+
+@triton.jit
+def _mix(number):
+    """`chance._mix`."""
+    x = number.to(tl.uint64, bitcast=True)
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return (x ^ (x >> 31)).to(tl.int64, bitcast=True)

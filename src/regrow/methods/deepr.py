@@ -61,7 +61,8 @@ class DeepR(Method):
         return nudge.drift_and_noise(signs, noise, rates, self.l1, value_at(self.temperature, step))
 
     def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Tensor:
-        return prune.sign_crossed(stretch.weights, stretch.signs())
+        signs = stretch.signs().index_select(0, stretch.positions)
+        return stretch.flagged(prune.sign_crossed(stretch.weights, signs))
 
     def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
         return allot.in_place(tally) if self.scope == "layer" else allot.by_room(tally, key)

@@ -16,6 +16,7 @@ from torch import Tensor
 from regrow.methods.method import Memory, Method, check, is_number, is_whole, method
 from regrow.row import Stretch, Tally
 from regrow.rules import allot, prune
+from regrow.select import positions_of
 
 # A threshold that no network can meet must not run off to 0 or infinity, from where doubling never returns.
 _LOWEST, _HIGHEST = 2.0**-100, 2.0**100
@@ -50,7 +51,8 @@ class DSR(Method):
         return {"threshold": float(self.threshold)}
 
     def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Tensor:
-        return prune.below_threshold(stretch.magnitude, memory["threshold"])
+        is_below = prune.below_threshold(stretch.values.abs(), memory["threshold"])
+        return positions_of(is_below.logical_and_(stretch.active))
 
     def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
         return allot.by_survivors(tally)

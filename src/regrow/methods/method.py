@@ -125,8 +125,8 @@ class Method(ABC):
         return [0] * len(tally.active)
 
     def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Tensor:
-        """Flags over the active units of a stretch."""
-        return prune.smallest(stretch.magnitude, stretch.counts, num_gone)
+        """Positions of active units, ascending."""
+        return stretch.flagged(prune.smallest(stretch.magnitude, stretch.counts, num_gone))
 
     def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
         """Units that each layer gets back."""

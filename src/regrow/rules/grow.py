@@ -21,12 +21,13 @@ def at_random(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: 
     so that the result does not depend on device or chunks. A layer that wants more than an eighth of its free places
     would have to draw too long: there every place gets a random number and the free ones with the smallest are taken.
     """
-    keys = chance.keys(key, range(chunk.first, chunk.first + len(chunk.layers)))
     few = [i for i, n in enumerate(wanted) if 0 < 8 * n <= free[i]]
     many = [i for i, n in enumerate(wanted) if 8 * n > free[i]]
-    found = [_smallest_numbers(chunk, i, wanted[i], active, keys[i]) for i in many]
+    found = [_smallest_numbers(chunk, i, wanted[i], active, chance.key(key, chunk.first + i)) for i in many]
     if few:
-        found.append(_first_in_sequence(chunk, few, wanted, free, active, keys))
+        found.append(_first_in_sequence(chunk, few, wanted, free, active, key))
+    if len(found) == 1:
+        return found[0]
     return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=chunk.device)
 
 
@@ -44,7 +45,7 @@ def _smallest_numbers(chunk: Chunk, i: int, wanted: int, active: Tensor, key: in
 
 
 def _first_in_sequence(
-    chunk: Chunk, layers: list[int], wanted: Sequence[int], free: Sequence[int], active: Tensor, keys: Sequence[int]
+    chunk: Chunk, layers: list[int], wanted: Sequence[int], free: Sequence[int], active: Tensor, key: int
 ) -> Tensor:
     first_free = drawing.first_free if can_use_triton(chunk.device) else _first_free
     num_units = [chunk.layers[i].num_units for i in layers]
@@ -52,7 +53,8 @@ def _first_in_sequence(
     while True:
         found = first_free(
             active,
-            [chance.signed(keys[i]) for i in layers],
+            key,
+            [chunk.first + i for i in layers],
             num_units,
             [chunk.offsets[i] for i in layers],
             [wanted[i] for i in layers],
@@ -64,13 +66,21 @@ def _first_in_sequence(
 
 
 def _first_free(
-    active: Tensor, keys: list[int], num_units: list[int], offsets: list[int], wanted: list[int], lengths: list[int]
+    active: Tensor,
+    key: int,
+    layers: list[int],
+    num_units: list[int],
+    offsets: list[int],
+    wanted: list[int],
+    lengths: list[int],
 ) -> Tensor | None:
     """What `kernels.drawing.first_free` does, in plain torch."""
+    keys = [chance.signed(key) for key in chance.keys(key, layers)]
     starts = list(accumulate(lengths, initial=0))[:-1]
-    start, key, units, offset, want, _ = _per_draw([starts, keys, num_units, offsets, wanted, lengths], active.device)
+    numbers = [starts, keys, num_units, offsets, wanted, lengths]
+    start, of_layer, units, offset, want, _ = _per_draw(numbers, active.device)
     counters = torch.arange(sum(lengths), device=active.device).sub_(start)
-    places = chance.bits(key, counters).remainder_(units).add_(offset)
+    places = chance.bits(of_layer, counters).remainder_(units).add_(offset)
     good = _is_first(places).logical_and_(active.index_select(0, places).logical_not_())
     rank = good.cumsum(0)
     rank_at_start = torch.nn.functional.pad(rank, (1, 0)).index_select(0, start.expand_as(rank))

@@ -111,27 +111,25 @@ class DenseStorage:
         ]
 
     def _stretch(self, chunk: Chunk, active: Tensor, counts: Sequence[int]) -> Stretch:
-        positions = positions_of(active)
-        weights = chunk.join(
+        values = chunk.join(
             [
                 layer.flatten(weight) if view is None else view
                 for layer, weight, view in zip(
                     chunk.layers, chunk.of(self.weights), chunk.of(self._flat_views), strict=True
                 )
             ]
-        ).index_select(0, positions)
+        )
+        _check_finite(values, chunk.layers, "weights")
 
         def signs() -> Tensor:
-            return chunk.flatten(chunk.of(self.companions["signs"])).index_select(0, positions)
+            return chunk.flatten(chunk.of(self.companions["signs"]))
 
         def scores() -> Tensor:
-            values = chunk.flatten(chunk.of(self.companions["gradient"])).abs()
-            _check_finite(values, chunk.layers, [layer.num_units for layer in chunk.layers], "a gradient")
-            return values
+            gradient = chunk.flatten(chunk.of(self.companions["gradient"]))
+            _check_finite(gradient, chunk.layers, "gradients")
+            return gradient.abs()
 
-        stretch = Stretch(chunk, active, positions, tuple(counts), weights, signs, scores)
-        _check_finite(stretch.magnitude, chunk.layers, counts, "weights")
-        return stretch
+        return Stretch(chunk, active, tuple(counts), values, signs, scores)
 
     def apply(self, plan: Plan, optimizer: Optimizer) -> None:
         """Carry out a rewiring in place. What comes is 0 already, weight and state, because it was inactive."""
@@ -202,13 +200,14 @@ class DenseStorage:
                 mask.copy_(unit)
 
 
-def _check_finite(magnitude: Tensor, layers: Sequence[Layer], lengths: Sequence[int], what: str) -> None:
+def _check_finite(values: Tensor, layers: Sequence[Layer], what: str) -> None:
     """Refuse to go on with NaN or inf, naming the layer."""
-    if isfinite(float(magnitude.amax())):
+    lowest, highest = values.aminmax()
+    if isfinite(float(highest - lowest)):
         return
-    parts = zip(layers, torch.split(magnitude, list(lengths)), strict=True)
+    parts = zip(layers, torch.split(values, [layer.num_units for layer in layers]), strict=True)
     name = next(layer.name for layer, part in parts if not bool(part.isfinite().all()))
-    raise ValueError(f"cannot rewire: {name} has {what} that is not finite; lower the learning rate or clip gradients")
+    raise ValueError(f"cannot rewire: {name} has {what} that are not finite; lower the learning rate or clip gradients")
 
 
 def _per_unit(chunk: Chunk, values: Sequence[float], positions: Tensor) -> float | Tensor:
