@@ -85,7 +85,7 @@ def _by_sorting(scores: Tensor, lengths: Sequence[int], ks: Sequence[int]) -> Te
     part = torch.arange(len(lengths), device=scores.device).repeat_interleave(length, output_size=len(scores))
     bits = (scores + 0.0).view(torch.int32)  # adding 0 makes -0 and 0 the same
     in_order = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # floats compare like these integers
-    order = (part << 32).add_(in_order).sort(stable=True).indices
+    order = part.bitwise_left_shift_(32).add_(in_order).sort(stable=True).indices
     skipped = (length - k).cumsum(0) - (length - k)  # what earlier parts leave untaken
     return order[skipped.repeat_interleave(k, output_size=sum(ks)).add_(torch.arange(sum(ks), device=scores.device))]
 

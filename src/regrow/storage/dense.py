@@ -125,9 +125,10 @@ class DenseStorage:
             return chunk.flatten(chunk.of(self.companions["signs"]))
 
         def scores() -> Tensor:
-            gradient = chunk.flatten(chunk.of(self.companions["gradient"]))
+            kept = chunk.of(self.companions["gradient"])
+            gradient = chunk.flatten(kept)
             _check_finite(gradient, chunk.layers, "gradients")
-            return gradient.abs()
+            return gradient.abs() if gradient.data_ptr() == kept[0].data_ptr() else gradient.abs_()
 
         return Stretch(chunk, active, tuple(counts), values, signs, scores)
 
