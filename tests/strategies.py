@@ -43,7 +43,7 @@ class Row:
             chunk=chunk,
             active=torch.cat(list(chunk.of(self.active))),
             counts=chunk.of(self.counts),
-            values=chunk.flatten(chunk.of(self.tensors)),
+            values=lambda: chunk.flatten(chunk.of(self.tensors)),
             signs=lambda: torch.cat(list(chunk.of(self.signs))),
             scores=lambda: torch.cat(list(chunk.of(self.scores))),
         )

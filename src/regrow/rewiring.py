@@ -67,7 +67,9 @@ def _fit_into_room(stretches: Sequence[Stretch], gone: list[Tensor], tally: Tall
     excess = tally.open_weights - room
     if excess <= 0:
         return gone, list(tally.pruned)
-    magnitude = torch.cat([s.values.index_select(0, some).abs().cpu() for s, some in zip(stretches, gone, strict=True)])
+    magnitude = torch.cat(
+        [s.values().index_select(0, some).abs().cpu() for s, some in zip(stretches, gone, strict=True)]
+    )
     sizes = torch.tensor(tally.unit_sizes).repeat_interleave(torch.tensor(tally.pruned))
     largest_first = magnitude.argsort(descending=True, stable=True)
     freed_before = sizes[largest_first].cumsum(0) - sizes[largest_first]

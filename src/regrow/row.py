@@ -87,15 +87,16 @@ def cut_into_chunks(
 class Stretch:
     """A chunk at the moment of a rewiring, as the rules see it.
 
-    `active` flags its units, `counts` says how many are active in each layer, `values` are all its weights (for coarse
-    units their mean magnitudes), `signs` makes the sides of zero they belong to (true: positive) where a method fixes
-    them, and `scores` what growth goes by: a number for each unit, active or not.
+    `active` flags its units and `counts` says how many are active in each layer. The rest is made when it is asked for,
+    with an entry for each unit, active or not, and not kept, because it is large: `values`, the weights (for coarse
+    units their mean magnitudes); `signs`, the side of zero each belongs to (true: positive) where a method fixes it;
+    `scores`, what growth goes by, a tensor of its own that may be changed.
     """
 
     chunk: Chunk
     active: Tensor
     counts: tuple[int, ...]
-    values: Tensor
+    values: Callable[[], Tensor]
     signs: Callable[[], Tensor]
     scores: Callable[[], Tensor]
 
@@ -107,7 +108,7 @@ class Stretch:
     @cached_property
     def weights(self) -> Tensor:
         """The values of the active units."""
-        return self.values.index_select(0, self.positions)
+        return self.values().index_select(0, self.positions)
 
     @cached_property
     def magnitude(self) -> Tensor:

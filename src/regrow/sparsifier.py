@@ -44,6 +44,7 @@ class Sparsifier:
         self._storage = storage
         self._counts = list(counts)
         self._goal = tuple(goal)
+        self._sizes = tuple(layer.unit_size for layer in storage.layers), tuple(n.num_units for n in storage.layers)
         self._step = 0
         self._memory = method.first_memory()
         self._history = History(totals_only=method.walks)
@@ -184,14 +185,7 @@ class Sparsifier:
             )
         layers = self._storage.layers
         stretches = self._storage.stretches(self._counts)
-        tally = Tally(
-            unit_sizes=tuple(layer.unit_size for layer in layers),
-            num_units=tuple(layer.num_units for layer in layers),
-            active=tuple(self._counts),
-            goal=self._goal,
-            budget=self.budget,
-            pruned=(0,) * len(layers),
-        )
+        tally = Tally(*self._sizes, tuple(self._counts), self._goal, self.budget, (0,) * len(layers))
         todo = plan(self.method, stretches, tally, step, self.seed, self._memory)
         self._storage.apply(todo, self._optimizer)
         if self.method.gradient_memory == 0 and not self._captured:

@@ -51,7 +51,7 @@ class DSR(Method):
         return {"threshold": float(self.threshold)}
 
     def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Tensor:
-        is_below = prune.below_threshold(stretch.values.abs(), memory["threshold"])
+        is_below = prune.below_threshold(stretch.values().abs(), memory["threshold"])
         return positions_of(is_below.logical_and_(stretch.active))
 
     def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
