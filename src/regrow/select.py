@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 _SAMPLE = 1 << 14
-_SAMPLE_OF_PART = 1 << 14
+_SAMPLE_OF_PART = 1 << 12
 _SHORT = 1 << 18
 
 
@@ -95,7 +95,7 @@ def _candidates(scores: Tensor, lengths: list[int], length: Tensor, k: Tensor) -
     steps = torch.arange(_SAMPLE_OF_PART, device=scores.device)
     start = length.cumsum(0) - length
     sample = scores[start[:, None] + steps * length[:, None] // _SAMPLE_OF_PART].sort(1).values
-    rank = (1.1 * k / length * _SAMPLE_OF_PART).long().add_(64).clamp_(max=_SAMPLE_OF_PART - 1)
+    rank = (1.2 * k / length * _SAMPLE_OF_PART).long().add_(48).clamp_(max=_SAMPLE_OF_PART - 1)
     bound = sample.gather(1, rank[:, None]).flatten()
     flags = torch.empty_like(scores, dtype=torch.bool)
     for part, limit, out in zip(torch.split(scores, lengths), bound, torch.split(flags, lengths), strict=True):
