@@ -4,17 +4,22 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
-def zero_where_false(tensors, masks, sizes, BLOCK: tl.constexpr):
-    """Program (b, t) looks at block b of tensor t: it reads a byte per place and writes where the mask is false."""
+@triton.jit(do_not_specialize=["num_layers", "first_layer"])
+def zero_where_false(tensors, table, num_layers, first_layer, EACH: tl.constexpr, BLOCK: tl.constexpr):
+    """Program (b, t) looks at block b of tensor t: it reads a byte per place and writes where the mask is false.
+
+    `tensors` has `EACH` for every layer. The rows of `table`: the address of a layer's mask, and its size.
+    """
     which = tl.program_id(1)
+    layer = first_layer + which // EACH
+    mask = tl.load(table + layer).to(tl.pointer_type(tl.int8))
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < tl.load(table + num_layers + layer)
+    is_inactive = tl.load(mask + at, mask=inside, other=1) == 0
     for t in tl.static_range(len(tensors)):
         if which == t:
-            inside = at < sizes[t]
-            keep = tl.load(masks[t] + at, mask=inside, other=1)
             zeros = tl.zeros([BLOCK], dtype=tensors[t].dtype.element_ty)
-            tl.store(tensors[t] + at, zeros, mask=inside & (keep == 0))
+            tl.store(tensors[t] + at, zeros, mask=inside & is_inactive)
 
 
 @triton.jit(do_not_specialize=["num_layers"])

@@ -11,27 +11,44 @@ _TENSORS_PER_LAUNCH = 64
 _BLOCK = 2048
 
 
-def zero_inactive(tensors: Sequence[Tensor], masks: Sequence[Tensor], device: torch.device) -> None:
-    """Zero every tensor where its mask is false, in place; on a GPU in one launch for many tensors.
+class Masks:
+    """The masks of some layers on one device, all dense in memory, and what a GPU needs to know of them."""
 
-    The masks are dense in memory; a tensor laid out otherwise than its mask takes a slower way.
-    """
-    if not can_use_triton(device):
-        for tensor, mask in zip(tensors, masks, strict=True):
-            _fill(tensor, mask)
-        return
-    alike = []
-    for pair in zip(tensors, masks, strict=True):
-        if pair[0].stride() == pair[1].stride():
-            alike.append(pair)
-        else:
-            _fill(*pair)
-    for start in range(0, len(alike), _TENSORS_PER_LAUNCH):
-        some, their_masks = zip(*alike[start : start + _TENSORS_PER_LAUNCH], strict=True)
-        sizes = tuple(mask.numel() for mask in their_masks)
-        with on(device):
-            kernel("zero_where_false")[(-(-max(sizes) // _BLOCK), len(some))](some, their_masks, sizes, _BLOCK)
+    def __init__(self, masks: Sequence[Tensor], device: torch.device) -> None:
+        self.masks = masks
+        self.device = device
+        self._strides = [mask.stride() for mask in masks]
+        self._is_fast = can_use_triton(device)
+        if self._is_fast:
+            sizes = [mask.numel() for mask in masks]
+            self._table = torch.tensor([[mask.data_ptr() for mask in masks], sizes]).to(device)
+            self._num_blocks = -(-max(sizes) // _BLOCK)
 
+    def zero_inactive(self, tensors: Sequence[Sequence[Tensor]]) -> None:
+        """Zero the tensors of each layer where its mask is false, in place; on a GPU in one launch for many.
 
-def _fill(tensor: Tensor, mask: Tensor) -> None:
-    torch.where(mask, tensor, tensor.new_zeros(()), out=tensor)
+        The usual case is the fast one: every layer brings as many tensors, laid out in memory like its mask.
+        """
+        each = len(tensors[0])
+        if (
+            self._is_fast
+            and each
+            and all(
+                len(own) == each and all(tensor.stride() == stride for tensor in own)
+                for own, stride in zip(tensors, self._strides, strict=True)
+            )
+        ):
+            self._launch([tensor for own in tensors for tensor in own], each)
+            return
+        for own, mask in zip(tensors, self.masks, strict=True):
+            for tensor in own:
+                torch.where(mask, tensor, tensor.new_zeros(()), out=tensor)
+
+    def _launch(self, tensors: list[Tensor], each: int) -> None:
+        at_once = max(_TENSORS_PER_LAUNCH // each, 1) * each
+        with on(self.device):
+            for start in range(0, len(tensors), at_once):
+                some = tuple(tensors[start : start + at_once])
+                kernel("zero_where_false")[(self._num_blocks, len(some))](
+                    some, self._table, len(self.masks), start // each, each, _BLOCK
+                )

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from regrow import chance
 from regrow.kernels import can_use_triton
-from regrow.kernels.zeroing import zero_inactive
+from regrow.kernels.zeroing import Masks
 from regrow.methods.method import Method
 from regrow.optimizer_state import state_like
 from regrow.rewiring import Plan
@@ -44,6 +44,7 @@ class DenseStorage:
             for layer, unit, weight in zip(self.layers, self._units, self.weights, strict=True)
         ]
 
+        self._masks_of_chunk = [Masks(chunk.of(self.masks), chunk.device) for chunk in self.chunks]
         flat = [layer.flatten(weight) for layer, weight in zip(self.layers, self.weights, strict=True)]
         self._flat_views = [
             stretch if stretch.data_ptr() == weight.data_ptr() else None
@@ -88,20 +89,15 @@ class DenseStorage:
 
     def zero_inactive(self, optimizer: Optimizer) -> None:
         """Set inactive weights and their optimizer state to exactly 0."""
-        for chunk in self.chunks:
-            tensors, masks = [], []
-            for i in range(chunk.first, chunk.first + len(chunk.layers)):
-                own = [self.weights[i], *state_like(optimizer, self.parameters[i])]
-                tensors += own
-                masks += [self.masks[i]] * len(own)
-            zero_inactive(tensors, masks, chunk.device)
+        for chunk, masks in zip(self.chunks, self._masks_of_chunk, strict=True):
+            pairs = zip(chunk.of(self.parameters), chunk.of(self.weights), strict=True)
+            masks.zero_inactive([[weight, *state_like(optimizer, parameter)] for parameter, weight in pairs])
 
     def mask_gradients(self) -> None:
         """Set the gradients of inactive weights to exactly 0."""
-        for chunk in self.chunks:
-            pairs = zip(chunk.of(self.parameters), chunk.of(self.masks), strict=True)
-            present = [(parameter.grad, mask) for parameter, mask in pairs if parameter.grad is not None]
-            zero_inactive([gradient for gradient, _ in present], [mask for _, mask in present], chunk.device)
+        for chunk, masks in zip(self.chunks, self._masks_of_chunk, strict=True):
+            gradients = [parameter.grad for parameter in chunk.of(self.parameters)]
+            masks.zero_inactive([[] if gradient is None else [gradient] for gradient in gradients])
 
     def stretches(self, counts: Sequence[int]) -> list[Stretch]:
         """The row as it is now, for the rules; what they ask for is refused if it is not finite."""
