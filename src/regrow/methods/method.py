@@ -2,7 +2,7 @@
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from math import isfinite
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
@@ -26,12 +26,13 @@ def method(cls: AnyMethod) -> AnyMethod:
     made = dataclass(frozen=True, kw_only=True)(cls)
     plain_init = made.__init__
     known = [field.name for field in fields(made)]
+    needs_sparsity = any(field.name == "sparsity" and field.default is MISSING for field in fields(made))
 
     def __init__(self: Any, **given: Any) -> None:
         for name in given:
             if name not in known:
                 raise TypeError(f"{cls.__name__} has no field {name!r}; {suggest(name, known)}")
-        if "sparsity" not in given and cls.__name__ != "Dense":
+        if needs_sparsity and "sparsity" not in given:
             raise TypeError(f"{cls.__name__} needs a sparsity, e.g. {cls.__name__}(sparsity=0.9)")
         plain_init(self, **given)
 
