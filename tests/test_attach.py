@@ -322,3 +322,32 @@ def test_a_state_of_something_else_is_refused_with_nothing_changed(change, sente
     with pytest.raises(ValueError, match=sentence):
         sparse.load_state_dict(change(sparse.state_dict()))
     assert all(torch.equal(mask, before[name]) for name, mask in sparse.masks().items())
+
+
+def test_given_masks_need_no_feasible_sparsity():
+    model = two_layers()
+    masks = {"0.weight": torch.ones(30, 20).bool(), "2.weight": torch.ones(10, 30).bool()}
+    assert regrow.attach(model, sgd(model), regrow.Static(sparsity=0.9999), start=masks).budget == 900
+
+
+def test_a_detached_sparsifier_is_copied_without_touching_the_model():
+    model = two_layers()
+    optimizer = sgd(model)
+    sparse = regrow.attach(model, optimizer, regrow.SET(sparsity=0.5))
+    sparse.detach()
+    train(model, optimizer)
+    twin, _, _ = copy.deepcopy((model, optimizer, sparse))
+    assert torch.equal(twin[0].weight, model[0].weight)
+
+
+def test_a_state_that_contradicts_itself_is_refused():
+    model = two_layers()
+    sparse = regrow.attach(model, sgd(model), regrow.DSR(sparsity=0.9))
+    for damage in ({"budget": 7}, {"goal": [1]}, {"memory": None}):
+        with pytest.raises(ValueError, match="contradicts itself"):
+            sparse.load_state_dict(sparse.state_dict() | damage)
+
+
+def test_fields_have_names():
+    with pytest.raises(TypeError, match="takes its fields by name"):
+        regrow.DSR(0.9)

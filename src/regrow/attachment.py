@@ -44,7 +44,12 @@ def attach(
 
     num_weights = sum(layer.num_weights for layer in units)
     budget = method.budget(num_weights)
-    goal = counts = starting_counts(units, budget, method.distribution)
+    is_given = isinstance(start, Mapping)
+    if (is_given and method.keeps_budget) or budget == num_weights:
+        goal = [layer.num_units for layer in units]
+    else:
+        goal = starting_counts(units, budget, method.distribution)
+    counts = goal
     place = DenseStorage(units, parameters)
     if isinstance(start, Mapping):
         check_masks(start, units)

@@ -46,7 +46,7 @@ def _try_on_toy(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> st
             return f"a trial step failed ({type(error).__name__}: {error})"
         if any(not _can_be_cleared(value, toy) for value in trial.state[toy].values()):
             return "it keeps state that has no entry of its own for each weight"
-        if step == 0:  # state may begin with a constant; what is cleared once must stay clear
+        if step == 0:  # state may begin with a constant, which is cleared once
             for tensor in state_like(trial, toy):
                 tensor.masked_fill_(~active, 0)
         if not bool(toy.detach().isfinite().all()):
@@ -70,7 +70,10 @@ def _fresh_copy(optimizer: Optimizer, group: dict[str, Any], toy: torch.nn.Param
         if isinstance(value, Tensor):
             value = torch.zeros_like(toy, dtype=value.dtype) if value.shape == like.shape else value.clone()
         twin.state[toy][name] = value
-    twin.param_groups = [{**group, "params": [toy]}]
+    rate = group.get("lr")
+    if rate is not None and float(rate) == 0:  # a warm-up may begin at 0, where nothing can be seen
+        rate = torch.full_like(rate, 1e-2) if isinstance(rate, Tensor) else 1e-2
+    twin.param_groups = [{**group, "params": [toy], "lr": rate}]
     for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         setattr(twin, hooks, OrderedDict())
     return twin

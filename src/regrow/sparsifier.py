@@ -1,8 +1,10 @@
 """The sparsifier: what `attach` returns. It rides on the optimizer's step hooks and remembers; the rules decide."""
 
 import copy
+import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -48,8 +50,12 @@ class Sparsifier:
         self._step = 0
         self._memory = method.first_memory()
         self._history = History(totals_only=method.walks)
-        self._seen_gradient: TensorWeakRef | None = None
+        self._seen: dict[int, TensorWeakRef] = {}
+        self._num_states = -1
         self._captured = False
+        self._step_frame: FrameType | None = None
+        self._is_attached = True
+        self._is_in_hook = False
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -97,38 +103,55 @@ class Sparsifier:
 
     # What happens in a training step
 
+    @torch.no_grad()
     def mask_gradients(self) -> None:
         """Zero the gradients of inactive weights now, e.g. before clipping; the hook does it otherwise.
 
-        Growth evidence and the L1 term are taken from each new gradient once, however often this is called.
+        Growth evidence and the L1 term are taken from each new gradient once, however often this is called. Under a
+        GradScaler leave `zero_grad(set_to_none=True)` as it is: a gradient tensor that is used again after a skipped
+        step looks like one that goes on accumulating.
         """
         self._check_attached()
         self._storage.follow()
-        is_new = self._is_new_gradient()
-        if self._needs_dense_gradient():
-            self._storage.keep_gradients(self.method.gradient_memory or 0.0, self._gradient_scale(), is_new=is_new)
+        needs_dense_gradient = self._needs_dense_gradient()
+        fresh = self._fresh_gradients() if needs_dense_gradient or self.method.gradient_l1 else []
+        if needs_dense_gradient:
+            self._storage.keep_gradients(fresh, self._gradient_scale())
         self._storage.mask_gradients()
-        if is_new and self.method.gradient_l1:
-            self._pull_to_zero()
+        if fresh and self.method.gradient_l1:
+            self._pull_to_zero(fresh)
 
+    @torch.no_grad()
     def advance(self) -> None:
         """Count one step and rewire if one is due: for loops whose steps run without hooks, as in a captured graph."""
         self._check_attached()
         self._storage.follow()
         step = self._step + 1
+        if len(self._optimizer.state) != self._num_states:  # new state may begin with a constant
+            self._storage.zero_inactive(self._optimizer)
+            self._num_states = len(self._optimizer.state)
         if self.method.walks:
             self._walk(step)
+        if self.method.gradient_memory and "gradient" in self._storage.companions:
+            self._storage.fold_gradients(self.method.gradient_memory)
         record = self._rewire(step) if self.method.is_due(step) else None
         self._step = step
-        self._seen_gradient = None
+        self._seen.clear()
+        if not self._captured:  # a graph goes on writing there
+            self._storage.companions.pop("gradient", None)
         if record is not None:
             self._history.add(record)
             for callback in self.on_rewire:
                 callback(record)
 
     def _before_step(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
+        caller = sys._getframe(1)
+        if not self._is_attached or self._is_inside_step(caller):
+            return None
+        self._step_frame = caller
+        is_positional = len(args) > 1
+        closure = args[1] if is_positional else kwargs.get("closure")
+        if not callable(closure):
             if not self._is_skipped():
                 self.mask_gradients()
             return None
@@ -138,24 +161,51 @@ class Sparsifier:
             self.mask_gradients()
             return loss
 
-        return args[:1], {**kwargs, "closure": masked_closure}
+        if is_positional:
+            return (args[0], masked_closure, *args[2:]), kwargs
+        return args, {**kwargs, "closure": masked_closure}
 
     def _after_step(self, *_: Any) -> None:
+        if not self._is_attached or sys._getframe(1) is not self._step_frame:
+            return
+        self._step_frame = None
         if _is_capturing() or self._is_skipped():
-            self._seen_gradient = None
-        else:
+            self._seen.clear()
+            return
+        self._is_in_hook = True
+        try:
             self.advance()
+        finally:
+            self._is_in_hook = False
+
+    def _is_inside_step(self, frame: FrameType | None) -> bool:
+        """Torch hooks `step` once per class, so one that calls its parent's runs the hooks twice; the outer counts."""
+        while frame is not None and self._step_frame is not None:
+            if frame is self._step_frame:
+                return True
+            frame = frame.f_back
+        return False
 
     def _is_skipped(self) -> bool:
         """Fused optimizers run their hooks also in a step that a GradScaler has them skip."""
         found_inf = getattr(self._optimizer, "found_inf", None)
         return found_inf is not None and bool(found_inf > 0)
 
-    def _is_new_gradient(self) -> bool:
-        gradient = next((p.grad for p in self._storage.parameters if p.grad is not None), None)
-        seen = self._seen_gradient() if self._seen_gradient else None
-        self._seen_gradient = TensorWeakRef(gradient) if gradient is not None else None
-        return gradient is not None and gradient is not seen
+    def _fresh_gradients(self) -> list[int]:
+        """Layers with a gradient not seen since the last step.
+
+        A gradient in another tensor than before is either a new one, because the last was thrown away (a step that a
+        GradScaler skips runs no hooks), or the old one moved (clipped into a copy); that was masked already.
+        """
+        fresh = []
+        for i, parameter in enumerate(self._storage.parameters):
+            if parameter.grad is None:
+                continue
+            seen = self._seen.get(i)
+            if seen is None or (seen() is not parameter.grad and not self._storage.is_masked(i)):
+                fresh.append(i)
+            self._seen[i] = TensorWeakRef(parameter.grad)
+        return fresh
 
     def _needs_dense_gradient(self) -> bool:
         """Every step for a running mean, and in a captured graph, which cannot tell one step from another."""
@@ -168,9 +218,12 @@ class Sparsifier:
         """By what a fused optimizer will still have to divide the gradients."""
         return getattr(self._optimizer, "grad_scale", None)
 
-    def _pull_to_zero(self) -> None:
-        trained = [(p.grad, p.detach()) for p in self._storage.parameters if p.grad is not None]
-        gradients, weights = [gradient for gradient, _ in trained], [weight for _, weight in trained]
+    def _pull_to_zero(self, layers: Sequence[int]) -> None:
+        trained = [(p.grad, self._storage.weights[i]) for i, p in enumerate(self._storage.parameters) if i in layers]
+        gradients, weights = (
+            [g for g, _ in trained if g is not None],
+            [weight for g, weight in trained if g is not None],
+        )
         nudge.pull_to_zero(gradients, weights, self.method.gradient_l1, self._gradient_scale())
 
     def _walk(self, step: int) -> None:
@@ -178,7 +231,8 @@ class Sparsifier:
         self._storage.walk(self.method, [rate[id(p)] for p in self._storage.parameters], step, self.seed)
 
     def _rewire(self, step: int) -> Rewiring:
-        if self.method.gradient_memory is not None and "gradient" not in self._storage.companions:
+        evidence = "mean gradient" if self.method.gradient_memory else "gradient"
+        if self.method.gradient_memory is not None and evidence not in self._storage.companions:
             raise RuntimeError(
                 f"{type(self.method).__name__} grows by the dense gradient of step {step}, which nobody kept; call "
                 "mask_gradients() before the optimizer's step"
@@ -188,8 +242,6 @@ class Sparsifier:
         tally = Tally(*self._sizes, tuple(self._counts), self._goal, self.budget, (0,) * len(layers))
         todo = plan(self.method, stretches, tally, step, self.seed, self._memory)
         self._storage.apply(todo, self._optimizer)
-        if self.method.gradient_memory == 0 and not self._captured:
-            del self._storage.companions["gradient"]
         self._counts = [n - p + g for n, p, g in zip(self._counts, todo.pruned, todo.grown, strict=True)]
         names = [layer.name for layer in layers]
         record = Rewiring(
@@ -205,7 +257,7 @@ class Sparsifier:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs, as tensors, numbers and strings, in the layers' own shapes."""
-        kept = {name: self._by_name(tensors) for name, tensors in self._storage.companions.items()}
+        companions = {name: tensors for name, tensors in self._storage.companions.items() if name != "gradient"}
         return {
             "version": STATE_VERSION,
             "method": type(self.method).__name__,
@@ -217,7 +269,7 @@ class Sparsifier:
             "goal": list(self._goal),
             "memory": dict(self._memory),
             "masks": self.masks(),
-            "companions": kept,
+            "companions": {name: self._by_name(tensors) for name, tensors in companions.items()},
             "history": self._history.state(),
         }
 
@@ -226,29 +278,37 @@ class Sparsifier:
         self._check_attached()
         check_state(state, self.method, self._storage.layers)
         self._storage.follow()
+        self._restore(state)
+        self._storage.zero_inactive(self._optimizer)
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
         names = [layer.name for layer in self._storage.layers]
         self._storage.set_masks([state["masks"][name] for name in names])
-        self._storage.companions = {
+        in_graph = {kind: kept for kind, kept in self._storage.companions.items() if kind == "gradient"}
+        self._storage.companions = in_graph | {
             kind: [
                 torch.empty_like(p, dtype=tensors[name].dtype, requires_grad=False).copy_(tensors[name])
                 for p, name in zip(self._storage.parameters, names, strict=True)
             ]
             for kind, tensors in state["companions"].items()
         }
-        self._storage.zero_inactive(self._optimizer)
         self._counts = self._storage.count()
         self.seed, self._step, self.budget = state["seed"], state["step"], state["budget"]
         self._goal = tuple(state["goal"])
         self._memory = dict(state["memory"])
         self._history.load(state["history"])
-        self._seen_gradient = None
+        self._seen.clear()
 
     def detach(self) -> None:
-        """Take the hooks off: what is left is an ordinary model with zeros in it and an ordinary optimizer."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        """Take the hooks off: what is left is an ordinary model with zeros in it and an ordinary optimizer.
+
+        Torch goes through its hooks while they run, so in a callback they are only switched off.
+        """
+        self._is_attached = False
         _LIVE.discard(self)
+        if not self._is_in_hook:
+            for hook in self._hooks:
+                hook.remove()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Sparsifier":
         """A copy on the copied model and optimizer: deepcopy all three together."""
@@ -263,9 +323,9 @@ class Sparsifier:
             budget=self.budget,
         )
         memo[id(self)] = twin
-        twin.load_state_dict(self.state_dict())
+        twin._restore(self.state_dict())
         twin.on_rewire.extend(self.on_rewire)
-        if not self._hooks:
+        if not self._is_attached:
             twin.detach()
         return twin
 
@@ -276,7 +336,7 @@ class Sparsifier:
         }
 
     def _check_attached(self) -> None:
-        if not self._hooks:
+        if not self._is_attached:
             raise RuntimeError("this sparsifier was detached; attach again to go on training sparsely")
 
 

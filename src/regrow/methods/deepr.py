@@ -58,7 +58,9 @@ class DeepR(Method):
         return 0.0
 
     def walk(self, signs: Tensor, noise: Tensor, rates: float | Tensor, step: int) -> Tensor:
-        return nudge.drift_and_noise(signs, noise, rates, self.l1, value_at(self.temperature, step))
+        temperature = value_at(self.temperature, step)
+        check(temperature >= 0, f"the temperature is {temperature} at step {step}; it must not fall below 0")
+        return nudge.drift_and_noise(signs, noise, rates, self.l1, temperature)
 
     def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Tensor:
         signs = stretch.signs().index_select(0, stretch.positions)

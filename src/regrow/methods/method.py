@@ -28,7 +28,9 @@ def method(cls: AnyMethod) -> AnyMethod:
     known = [field.name for field in fields(made)]
     needs_sparsity = any(field.name == "sparsity" and field.default is MISSING for field in fields(made))
 
-    def __init__(self: Any, **given: Any) -> None:
+    def __init__(self: Any, *unnamed: Any, **given: Any) -> None:
+        if unnamed:
+            raise TypeError(f"{cls.__name__} takes its fields by name, e.g. {cls.__name__}(sparsity=0.9)")
         for name in given:
             if name not in known:
                 raise TypeError(f"{cls.__name__} has no field {name!r}; {suggest(name, known)}")

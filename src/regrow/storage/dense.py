@@ -117,7 +117,7 @@ class DenseStorage:
             return chunk.flatten(chunk.of(self.companions["signs"]))
 
         def scores() -> Tensor:
-            kept = chunk.of(self.companions["gradient"])
+            kept = chunk.of(self.companions.get("mean gradient") or self.companions["gradient"])
             gradient = chunk.flatten(kept)
             _check_finite(gradient, chunk.layers, "gradients")
             return gradient.abs() if gradient.data_ptr() == kept[0].data_ptr() else gradient.abs_()
@@ -142,25 +142,39 @@ class DenseStorage:
                     for tensor in (weight, *state_like(optimizer, parameter)):
                         layer.zero(tensor, own)
 
-    def keep_gradients(self, memory: float, scale: Tensor | None, *, is_new: bool) -> None:
-        """Add the dense gradients, as they are before masking, to their running mean.
+    def keep_gradients(self, fresh: Sequence[int], scale: Tensor | None) -> None:
+        """Keep the dense gradients, as they are before masking, for growth.
 
-        Of a gradient seen before, only what came since counts: what stands at inactive places.
+        Of a gradient that is not `fresh`, whose inactive places were 0 when it was last seen, what stands there came
+        since and is added.
         """
         if "gradient" not in self.companions:
-            self.companions["gradient"] = [
-                torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
-                for weight in self.weights
-            ]
+            self.companions["gradient"] = self._zeros()
         kept = self.companions["gradient"]
-        if is_new:
-            torch._foreach_zero_(kept) if memory == 0 else torch._foreach_mul_(kept, memory)
-        present = {i: parameter.grad for i, parameter in enumerate(self.parameters) if parameter.grad is not None}
-        gradients = [g if is_new else g.masked_fill(self.masks[i], 0) for i, g in present.items()]
-        if scale is not None:
-            gradients = [g / scale for g in gradients]
-        if gradients:
-            torch._foreach_add_([kept[i] for i in present], gradients, alpha=1 - memory)
+        for i, (parameter, mask) in enumerate(zip(self.parameters, self.masks, strict=True)):
+            if parameter.grad is None:
+                continue
+            gradient = parameter.grad if scale is None else parameter.grad / scale
+            if i in fresh:
+                kept[i].copy_(gradient)
+            else:
+                kept[i].add_(gradient.masked_fill(mask, 0))
+
+    def fold_gradients(self, memory: float) -> None:
+        """Take the kept gradients into their running mean."""
+        if "mean gradient" not in self.companions:
+            self.companions["mean gradient"] = self._zeros()
+        mean = self.companions["mean gradient"]
+        torch._foreach_mul_(mean, memory)
+        torch._foreach_add_(mean, self.companions["gradient"], alpha=1 - memory)
+
+    def _zeros(self) -> list[Tensor]:
+        return [torch.zeros_like(w, dtype=torch.promote_types(w.dtype, torch.float32)) for w in self.weights]
+
+    def is_masked(self, i: int) -> bool:
+        """Whether the gradient of layer i is 0 at all inactive places already."""
+        gradient = self.parameters[i].grad
+        return gradient is None or not bool(gradient.masked_fill(self.masks[i], 0).any())
 
     def fix_signs(self, seed: int) -> None:
         """Give every position the sign of its weight, at random where the weight is 0."""
@@ -195,12 +209,9 @@ class DenseStorage:
 
 def _check_finite(values: Tensor, layers: Sequence[Layer], what: str) -> None:
     """Refuse to go on with NaN or inf, naming the layer."""
-    if values.is_cuda:  # one launch; on a CPU the other way is many times faster
-        extent = torch.linalg.vector_norm(values, torch.inf)
-    else:
-        lowest, highest = values.aminmax()
-        extent = highest - lowest
-    if isfinite(float(extent)):
+    # On a GPU one launch; on a CPU the other way is many times faster.
+    extremes = [torch.linalg.vector_norm(values, torch.inf)] if values.is_cuda else list(values.aminmax())
+    if all(isfinite(float(extreme)) for extreme in extremes):
         return
     parts = zip(layers, torch.split(values, [layer.num_units for layer in layers]), strict=True)
     name = next(layer.name for layer, part in parts if not bool(part.isfinite().all()))
