@@ -178,12 +178,14 @@ def test_the_budget_is_what_sparsity_leaves_rounded_once(name):
 
 def test_dense_keeps_everything_whatever_its_sparsity():
     assert Dense(sparsity=0.9).budget(8) == 8
-    assert Dense().starting_budget(8) == 8
+    assert Dense().budget(8) == 8
 
 
 def test_gradual_pruning_starts_dense():
-    assert Gradual(sparsity=0.75).starting_budget(8) == 8
-    assert Gradual(sparsity=0.75).budget(8) == 2
+    layer = torch.nn.Linear(4, 2, bias=False)
+    sparse = regrow.attach(layer, torch.optim.SGD(layer.parameters(), lr=0.1), Gradual(sparsity=0.75))
+    assert sparse.active == 8
+    assert sparse.budget == 2
 
 
 @pytest.mark.parametrize("still", [Static(sparsity=0.5, period=1), Dense(period=1)])

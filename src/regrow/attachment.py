@@ -1,7 +1,7 @@
 """The one line a user adds to a training loop."""
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -10,10 +10,12 @@ from regrow.densities import starting_counts
 from regrow.layers import Selection, choose_layers
 from regrow.methods.method import Method
 from regrow.optimizer_state import check_leaves_zeros_alone
+from regrow.row import Chunk
 from regrow.sparsifier import Sparsifier, sparsifiers_of
 from regrow.start import largest_units, random_topology
 from regrow.state import check_masks
 from regrow.storage.dense import DenseStorage
+from regrow.units import Layer
 
 
 def attach(
@@ -42,33 +44,40 @@ def attach(
     _check_not_attached(parameters)
     check_leaves_zeros_alone(optimizer, list(parameters))
 
-    num_weights = sum(layer.num_weights for layer in units)
-    budget = method.budget(num_weights)
-    is_given = isinstance(start, Mapping)
-    if (is_given and method.keeps_budget) or budget == num_weights:
-        goal = [layer.num_units for layer in units]
-    else:
-        goal = starting_counts(units, budget, method.distribution)
-    counts = goal
     place = DenseStorage(units, parameters)
+    budget = method.budget(sum(layer.num_weights for layer in units))
     if isinstance(start, Mapping):
         check_masks(start, units)
         place.set_masks([start[layer.name] for layer in units])
-        counts = place.count()
+        counts = goal = place.count()
         if method.keeps_budget:
-            goal = counts
             budget = sum(count * layer.unit_size for count, layer in zip(counts, units, strict=True))
-    elif method.starting_budget(num_weights) == num_weights:
-        counts = [layer.num_units for layer in units]
-    elif start == "random":
-        place.set_active([random_topology(chunk, chunk.of(counts), seed) for chunk in place.chunks])
+        else:
+            goal = _share(budget, units, method)
     else:
-        place.set_active([largest_units(chunk, chunk.of(counts), chunk.of(place.weights)) for chunk in place.chunks])
+        goal = _share(budget, units, method)
+        counts = full = [layer.num_units for layer in units]
+        if method.keeps_budget and goal != full:
+            counts = goal
+            place.set_active([_first_topology(chunk, chunk.of(goal), start, place, seed) for chunk in place.chunks])
 
     if method.walks:
         place.fix_signs(seed)
     place.zero_inactive(optimizer)
     return Sparsifier(optimizer, method, place, seed=seed, counts=counts, goal=goal, budget=budget)
+
+
+def _share(budget: int, layers: list[Layer], method: Method) -> list[int]:
+    """How many units each layer gets of the budget."""
+    if budget == sum(layer.num_weights for layer in layers):
+        return [layer.num_units for layer in layers]
+    return starting_counts(layers, budget, method.distribution)
+
+
+def _first_topology(chunk: Chunk, counts: Sequence[int], start: str, place: DenseStorage, seed: int) -> Tensor:
+    if start == "magnitude":
+        return largest_units(chunk, counts, chunk.of(place.weights))
+    return random_topology(chunk, counts, seed)
 
 
 def _check_arguments(

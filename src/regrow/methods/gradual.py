@@ -31,9 +31,6 @@ class Gradual(Method):
             f"until must be a step after begin ({self.begin}), when the target is reached; got {self.until!r}",
         )
 
-    def starting_budget(self, num_weights: int) -> int:
-        return num_weights
-
     def is_due(self, step: int) -> bool:
         return step == self.until or (step >= self.begin and super().is_due(step))
 

@@ -62,7 +62,7 @@ class Method(ABC):
 
     rewires: ClassVar[bool] = True
     keeps_budget: ClassVar[bool] = True
-    """Whether the number of active weights stays at the budget from the first step on."""
+    """Whether the number of active weights is the budget from the first step on; if not, all are active at first."""
     walks: ClassVar[bool] = False
     """Whether weights drift between rewirings, each on the side of zero that its fixed sign says."""
 
@@ -108,11 +108,8 @@ class Method(ABC):
         """
         return None
 
-    def starting_budget(self, num_weights: int) -> int:
-        """Active weights at the start; the budget, for methods that keep one."""
-        return self.budget(num_weights)
-
     def budget(self, num_weights: int) -> int:
+        """How many of the sparse layers' weights are active, in the end."""
         return round((1 - self.sparsity) * num_weights)
 
     def is_due(self, step: int) -> bool:
