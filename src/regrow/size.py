@@ -1,0 +1,75 @@
+"""How large a sparse network is: parameters, description length, operations of a forward pass."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from regrow.names import named_parameters, unwrap
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a network is made of: `dense` parameters, `active` weights of sparse layers, `positions` they could have."""
+
+    dense: int
+    active: int
+    positions: int
+
+    @property
+    def parameters(self) -> int:
+        return self.dense + self.active
+
+    @property
+    def bits(self) -> int:
+        """The description length: 32 bits for every parameter and a bit for every position that may hold one."""
+        return 32 * self.parameters + self.positions
+
+
+def size_of(model: nn.Module, masks: Mapping[str, Tensor]) -> Size:
+    """The size of a model whose sparse layers have these masks, e.g. `sparsifier.masks()`; {} for a dense one.
+
+    >>> size_of(nn.Linear(10, 10), {"weight": torch.eye(10).bool()})
+    Size(dense=10, active=10, positions=100)
+    """
+    parameters = dict(named_parameters(model))
+    unknown = [name for name in masks if name not in parameters]
+    if unknown:
+        raise ValueError(f"the model has no parameter {unknown[0]!r}; are the masks of another model?")
+    positions = sum(mask.numel() for mask in masks.values())
+    everything = sum(parameter.numel() for parameter in parameters.values())
+    return Size(everything - positions, sum(int(mask.count_nonzero()) for mask in masks.values()), positions)
+
+
+def count_flops(model: nn.Module, input_shape: tuple[int, ...], masks: Mapping[str, Tensor]) -> int:
+    """Floating-point operations of the linear and convolution layers in the forward pass of one input.
+
+    Every active weight costs a multiplication and an addition for each place it is applied to. Norms, activations and
+    biases are left out, as is usual.
+    """
+    model = unwrap(model)
+    active = {id(p): int(masks[name].count_nonzero()) for name, p in named_parameters(model) if name in masks}
+    total = 0
+
+    def count(module: nn.Module, _: object, output: Tensor) -> None:
+        nonlocal total
+        weight = module.weight
+        assert isinstance(weight, Tensor)
+        spatial = prod(output.shape[2:]) if isinstance(module, _ConvNd) else prod(output.shape[1:-1])
+        total += 2 * active.get(id(weight), weight.numel()) * spatial
+
+    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, (nn.Linear, _ConvNd))]
+    was_training = model.training
+    try:
+        model.eval()
+        first = next(model.parameters())
+        with torch.no_grad():
+            model(torch.zeros(1, *input_shape, device=first.device, dtype=first.dtype))
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    return total
