@@ -1,10 +1,8 @@
 """The sparsifier: what `attach` returns. It rides on the optimizer's step hooks and remembers; the rules decide."""
 
 import copy
-import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from types import FrameType
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef
 
 from regrow.history import Callbacks, History, Rewiring
+from regrow.hooks import StepHooks, is_capturing
 from regrow.methods.method import Method
 from regrow.rewiring import plan
 from regrow.row import Tally
@@ -53,13 +52,7 @@ class Sparsifier:
         self._seen: dict[int, TensorWeakRef] = {}
         self._num_states = -1
         self._captured = False
-        self._step_frame: FrameType | None = None
-        self._is_attached = True
-        self._is_in_hook = False
-        self._hooks = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-        ]
+        self._hooks = StepHooks(optimizer, before=self.mask_gradients, after=self.advance, skipped=self._seen.clear)
         _LIVE.add(self)
 
     # What it knows
@@ -144,53 +137,6 @@ class Sparsifier:
             for callback in self.on_rewire:
                 callback(record)
 
-    def _before_step(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        caller = sys._getframe(1)
-        if not self._is_attached or self._is_inside_step(caller):
-            return None
-        self._step_frame = caller
-        is_positional = len(args) > 1
-        closure = args[1] if is_positional else kwargs.get("closure")
-        if not callable(closure):
-            if not self._is_skipped():
-                self.mask_gradients()
-            return None
-
-        def masked_closure() -> Any:
-            loss = closure()
-            self.mask_gradients()
-            return loss
-
-        if is_positional:
-            return (args[0], masked_closure, *args[2:]), kwargs
-        return args, {**kwargs, "closure": masked_closure}
-
-    def _after_step(self, *_: Any) -> None:
-        if not self._is_attached or sys._getframe(1) is not self._step_frame:
-            return
-        self._step_frame = None
-        if _is_capturing() or self._is_skipped():
-            self._seen.clear()
-            return
-        self._is_in_hook = True
-        try:
-            self.advance()
-        finally:
-            self._is_in_hook = False
-
-    def _is_inside_step(self, frame: FrameType | None) -> bool:
-        """Torch hooks `step` once per class, so one that calls its parent's runs the hooks twice; the outer counts."""
-        while frame is not None and self._step_frame is not None:
-            if frame is self._step_frame:
-                return True
-            frame = frame.f_back
-        return False
-
-    def _is_skipped(self) -> bool:
-        """Fused optimizers run their hooks also in a step that a GradScaler has them skip."""
-        found_inf = getattr(self._optimizer, "found_inf", None)
-        return found_inf is not None and bool(found_inf > 0)
-
     def _fresh_gradients(self) -> list[int]:
         """Layers with a gradient not seen since the last step.
 
@@ -211,7 +157,7 @@ class Sparsifier:
         """Every step for a running mean, and in a captured graph, which cannot tell one step from another."""
         if self.method.gradient_memory is None:
             return False
-        self._captured |= _is_capturing()
+        self._captured |= is_capturing()
         return self.method.gradient_memory > 0 or self._captured or self.method.is_due(self._step + 1)
 
     def _gradient_scale(self) -> Tensor | None:
@@ -300,15 +246,9 @@ class Sparsifier:
         self._seen.clear()
 
     def detach(self) -> None:
-        """Take the hooks off: what is left is an ordinary model with zeros in it and an ordinary optimizer.
-
-        Torch goes through its hooks while they run, so in a callback they are only switched off.
-        """
-        self._is_attached = False
+        """Take the hooks off: what is left is an ordinary model with zeros in it and an ordinary optimizer."""
+        self._hooks.remove()
         _LIVE.discard(self)
-        if not self._is_in_hook:
-            for hook in self._hooks:
-                hook.remove()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Sparsifier":
         """A copy on the copied model and optimizer: deepcopy all three together."""
@@ -325,7 +265,7 @@ class Sparsifier:
         memo[id(self)] = twin
         twin._restore(self.state_dict())
         twin.on_rewire.extend(self.on_rewire)
-        if not self._is_attached:
+        if not self._hooks.are_on:
             twin.detach()
         return twin
 
@@ -336,7 +276,7 @@ class Sparsifier:
         }
 
     def _check_attached(self) -> None:
-        if not self._is_attached:
+        if not self._hooks.are_on:
             raise RuntimeError("this sparsifier was detached; attach again to go on training sparsely")
 
 
@@ -344,7 +284,3 @@ def sparsifiers_of(parameters: Sequence[Tensor]) -> list[Sparsifier]:
     """The sparsifiers that already look after any of these parameters."""
     ours = {id(parameter) for parameter in parameters}
     return [sparse for sparse in _LIVE if any(id(p) in ours for p in sparse._storage.parameters)]
-
-
-def _is_capturing() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
