@@ -351,3 +351,48 @@ def test_a_state_that_contradicts_itself_is_refused():
 def test_fields_have_names():
     with pytest.raises(TypeError, match="takes its fields by name"):
         regrow.DSR(0.9)
+
+
+def test_layers_and_distributions_of_wrong_types_say_what_is_wanted():
+    model = two_layers()
+    with pytest.raises(TypeError, match="layers must be names"):
+        regrow.attach(model, sgd(model), regrow.SET(sparsity=0.9), layers=5)
+    with pytest.raises(ValueError, match="must map layer patterns"):
+        regrow.SET(sparsity=0.9, distribution={1: 0.9})
+
+
+def test_an_optimizer_is_judged_also_while_a_warm_up_holds_its_rate_at_zero():
+    class Shifting(torch.optim.SGD):
+        """Moves weights that have no gradient, in proportion to its rate."""
+
+        def step(self, closure=None):
+            super().step(closure)
+            with torch.no_grad():
+                for group in self.param_groups:
+                    for parameter in group["params"]:
+                        parameter += group["lr"]
+
+    model = two_layers()
+    with pytest.raises(ValueError, match="it moves weights that have no gradient"):
+        regrow.attach(model, Shifting(model.parameters(), lr=0.0), regrow.Static(sparsity=0.5))
+
+
+def test_huge_finite_weights_are_no_reason_to_stop():
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    sparse = regrow.attach(model, optimizer, regrow.SET(sparsity=0.5, period=1))
+    with torch.no_grad():
+        model[0].weight.copy_(model[0].weight.sign() * 3e38)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert len(sparse.history) == 1
+
+
+def test_a_temperature_that_falls_below_zero_is_named():
+    model = two_layers()
+    optimizer = sgd(model)
+    regrow.attach(model, optimizer, regrow.DeepR(sparsity=0.5, temperature=lambda step: 1e-3 * (1 - step)))
+    train(model, optimizer)
+    with pytest.raises(ValueError, match="at step 2; it must not fall below 0"):
+        train(model, optimizer)

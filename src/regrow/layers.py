@@ -61,6 +61,8 @@ def _select(
         return [name for name, parameter in trained.items() if id(parameter) in wanted]
     if callable(selection):
         return [name for name, parameter in trained.items() if selection(name, parameter)]
+    if not isinstance(selection, Iterable):
+        raise TypeError(f"layers must be names, glob patterns or a function, got {selection!r}")
     patterns = [selection] if isinstance(selection, str) else list(selection)
     for pattern in patterns:
         if not isinstance(pattern, str):

@@ -81,7 +81,8 @@ class Method(ABC):
             self.granularity in GRANULARITIES, f"granularity must be one of {GRANULARITIES}, got {self.granularity!r}"
         )
         if isinstance(self.distribution, Mapping):
-            for sparsity in self.distribution.values():
+            for pattern, sparsity in self.distribution.items():
+                check(isinstance(pattern, str), f"distribution must map layer patterns to sparsities, got {pattern!r}")
                 check_sparsity(sparsity)
         else:
             check(
