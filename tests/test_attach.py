@@ -359,6 +359,8 @@ def test_layers_and_distributions_of_wrong_types_say_what_is_wanted():
         regrow.attach(model, sgd(model), regrow.SET(sparsity=0.9), layers=5)
     with pytest.raises(ValueError, match="must map layer patterns"):
         regrow.SET(sparsity=0.9, distribution={1: 0.9})
+    with pytest.raises(ValueError, match="must begin at whole steps"):
+        regrow.DeepR(sparsity=0.9, temperature={0: 1.0, "late": 2.0})
 
 
 def test_an_optimizer_is_judged_also_while_a_warm_up_holds_its_rate_at_zero():

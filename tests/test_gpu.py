@@ -36,6 +36,16 @@ def train(model, optimizer, num_steps):
         optimizer.zero_grad()
 
 
+def check_zeroing(tensors, masks):
+    expected = [[tensor.masked_fill(~mask, 0) for tensor in own] for own, mask in zip(tensors, masks, strict=True)]
+    Masks(masks, masks[0].device).zero_inactive(tensors)
+    assert all(
+        torch.equal(a, b)
+        for own, answer in zip(tensors, expected, strict=True)
+        for a, b in zip(own, answer, strict=True)
+    )
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_the_kernel_fills_exactly_the_inactive_places(dtype, memory_format):
@@ -44,42 +54,26 @@ def test_the_kernel_fills_exactly_the_inactive_places(dtype, memory_format):
     masks = [torch.empty_like(t, dtype=torch.bool).copy_(torch.rand(t.shape, device=DEVICE) < 0.3) for t in tensors]
     for tensor in tensors:
         tensor[..., 0] = torch.inf
-    expected = [tensor.masked_fill(~mask, 0) for tensor, mask in zip(tensors, masks, strict=True)]
-    Masks(masks, tensors[0].device).zero_inactive([[tensor] for tensor in tensors])
-    assert all(torch.equal(tensor, answer) for tensor, answer in zip(tensors, expected, strict=True))
+    check_zeroing([[tensor] for tensor in tensors], masks)
 
 
 def test_layers_may_bring_several_tensors_of_several_dtypes():
     masks = [torch.rand(17, 9, device=DEVICE) < 0.3 for _ in range(50)]
     tensors = [[torch.randn(17, 9, device=DEVICE), torch.randn(17, 9, device=DEVICE).half()] for _ in masks]
-    expected = [[tensor.masked_fill(~mask, 0) for tensor in own] for own, mask in zip(tensors, masks, strict=True)]
-    Masks(masks, masks[0].device).zero_inactive(tensors)
-    assert all(
-        torch.equal(a, b)
-        for own, answer in zip(tensors, expected, strict=True)
-        for a, b in zip(own, answer, strict=True)
-    )
+    check_zeroing(tensors, masks)
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_a_layer_without_a_gradient_takes_the_slow_way(missing):
     masks = [torch.rand(17, 9, device=DEVICE) < 0.3 for _ in range(3)]
     tensors = [[] if i == missing else [torch.randn(17, 9, device=DEVICE)] for i in range(3)]
-    expected = [[tensor.masked_fill(~mask, 0) for tensor in own] for own, mask in zip(tensors, masks, strict=True)]
-    Masks(masks, masks[0].device).zero_inactive(tensors)
-    assert all(
-        torch.equal(a, b)
-        for own, answer in zip(tensors, expected, strict=True)
-        for a, b in zip(own, answer, strict=True)
-    )
+    check_zeroing(tensors, masks)
 
 
 def test_strides_that_differ_from_the_mask_take_the_slow_way_and_are_right():
     tensor = torch.randn(8, 16, device=DEVICE).t()
     mask = torch.rand(16, 8, device=DEVICE) < 0.5
-    expected = tensor.masked_fill(~mask, 0)
-    Masks([mask], tensor.device).zero_inactive([[tensor]])
-    assert torch.equal(tensor, expected)
+    check_zeroing([[tensor]], [mask])
 
 
 @pytest.mark.parametrize("name", ["Static", "DSR", "SET", "RigL", "SNFS"])

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from regrow.methods.method import Memory, Method, check, is_number, method
+from regrow.methods.method import Memory, Method, check, is_number, is_whole, method
 from regrow.row import Stretch, Tally
 from regrow.rules import allot, nudge, prune
 from regrow.schedules import Schedule, value_at
@@ -40,6 +40,9 @@ class DeepR(Method):
             check(
                 0 in self.temperature,
                 f"a temperature given by first steps must begin at step 0, got {self.temperature}",
+            )
+            check(
+                all(map(is_whole, self.temperature)), f"temperatures must begin at whole steps, got {self.temperature}"
             )
             temperatures = list(self.temperature.values())
         else:
