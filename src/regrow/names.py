@@ -46,7 +46,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
     "did you mean 'prune'?"
     """
     known = list(known)
-    near = get_close_matches(word, known, n=3, cutoff=0.5)
+    begun = [name for name in known if word and name.lower().startswith(word.lower())]
+    near = begun[:3] or get_close_matches(word, known, n=3, cutoff=0.5)
     if near:
         return "did you mean " + " or ".join(repr(name) for name in near) + "?"
     shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")

@@ -1,6 +1,5 @@
 """Data sets by name, on the device, fetched and checked when they are not there yet."""
 
-import difflib
 from pathlib import Path
 
 import torch
@@ -9,19 +8,23 @@ from regrow.lab.data.augment import crop_and_flip, draw_augmentation, draw_crops
 from regrow.lab.data.batches import batches, epoch_order, evaluation_batches, training_batch
 from regrow.lab.data.cache import FetchError, cache_root, obtain
 from regrow.lab.data.dataset import Dataset, normalize, place
+from regrow.lab.data.feed import Data, test_batches, training_batches
 from regrow.lab.data.folder import ImageFolder, open_folder
 from regrow.lab.data.recipes import RECIPES
 from regrow.lab.data.sources import Progress
 from regrow.lab.data.synthetic import synthesize
+from regrow.names import suggest
 
 __all__ = [
     "NAMES",
+    "Data",
     "Dataset",
     "FetchError",
     "ImageFolder",
     "Progress",
     "batches",
     "cache_root",
+    "check_name",
     "crop_and_flip",
     "draw_augmentation",
     "draw_crops",
@@ -30,12 +33,23 @@ __all__ = [
     "fetch",
     "load",
     "normalize",
+    "open_data",
     "open_folder",
     "synthesize",
+    "test_batches",
     "training_batch",
+    "training_batches",
 ]
 
 NAMES = (*RECIPES, "synthetic", "synthetic_colour")
+
+
+def open_data(name: str, *, device: torch.device | str, progress: Progress | None = None) -> Data:
+    """A data set to train on: one by name, "imagenet" from the cache, or "folder:PATH" with train/ and val/."""
+    check_name(name)
+    if name == "imagenet" or name.startswith("folder:"):
+        return open_folder(name.partition(":")[2] or None)
+    return load(name, device=device, progress=progress)
 
 
 def load(
@@ -67,6 +81,12 @@ def fetch(name: str, root: Path | str | None = None, progress: Progress | None =
     return obtain(name, recipe.digests, recipe.sources, root, progress)
 
 
+def check_name(name: str) -> None:
+    """Refuse a name that no data set has; "imagenet" and "folder:PATH" are pictures in class folders."""
+    if name not in NAMES and name != "imagenet" and not name.startswith("folder:"):
+        raise ValueError(_why_not(name))
+
+
 def _why_not(name: str) -> str:
     if name.startswith("synthetic") and name in NAMES:
         return f"{name} is made on the spot and needs no fetching; just load it"
@@ -74,6 +94,4 @@ def _why_not(name: str) -> str:
         return (
             "imagenet must be asked for at its home; put its train/ and val/ into a folder and pass that to open_folder"
         )
-    nearest = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(NAMES)}"
-    return f"there is no data set {name!r}; {hint}"
+    return f"there is no data set {name!r}; {suggest(name.lower(), NAMES)}"

@@ -33,6 +33,11 @@ class ImageFolder:
     image_size: int = 224
 
     @property
+    def image_shape(self) -> tuple[int, ...]:
+        """(channels, height, width)."""
+        return (3, self.image_size, self.image_size)
+
+    @property
     def num_classes(self) -> int:
         """How many class folders there are."""
         return len(self.classes)
@@ -57,14 +62,15 @@ class ImageFolder:
         num_workers: int = 8,
         rank: int = 0,
         num_ranks: int = 1,
+        first: int = 0,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch of randomly cropped, flipped and normalized images with labels; the same for the same numbers.
 
-        `batch_size` is that of all ranks together; each decodes its own part only.
+        `batch_size` is that of all ranks together; each decodes its own part only. `first` is the batch to begin with.
         """
         check_batch_size(batch_size, self.num_train, str(self.root))
         order = epoch_order(self.num_train, epoch=epoch, seed=seed)
-        parts = [batch[rank::num_ranks].tolist() for batch in whole_batches(order, batch_size)]
+        parts = [batch[rank::num_ranks].tolist() for batch in whole_batches(order, batch_size)[first:]]
 
         def decode(index: int) -> Tensor:
             return random_crop(self.train_files[index], self.image_size, epoch=epoch, seed=seed, index=index)

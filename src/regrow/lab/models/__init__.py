@@ -1,8 +1,8 @@
 """The paper's networks: plain modules that know nothing of sparsity, found by name."""
 
-import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from torch import nn
@@ -11,8 +11,19 @@ from regrow.lab.models.initialize import initialize
 from regrow.lab.models.lenet import LeNet
 from regrow.lab.models.resnet import ResNet
 from regrow.lab.models.wide_resnet import WideResNet
+from regrow.names import suggest
 
-__all__ = ["NAMES", "LeNet", "ResNet", "WideResNet", "build", "initialize", "sparse_layers"]
+__all__ = [
+    "NAMES",
+    "LeNet",
+    "ResNet",
+    "WideResNet",
+    "build",
+    "check_name",
+    "initialize",
+    "options_for",
+    "sparse_layers",
+]
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {"lenet_300_100": LeNet, "resnet_50": ResNet}
 _WIDE_RESNET = re.compile(r"wrn_(\d+)_(\d+)")
@@ -25,14 +36,22 @@ def build(name: str, **options: Any) -> nn.Module:
     >>> sum(p.numel() for p in build("lenet_300_100", width=0.1).parameters())
     24020
     """
+    check_name(name)
     wide = _WIDE_RESNET.fullmatch(name)
-    if wide:
-        return WideResNet(int(wide[1]), int(wide[2]), **options)
-    if name in _BUILDERS:
-        return _BUILDERS[name](**options)
-    nearest = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.4)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(NAMES)} and wrn_DEPTH_WIDTH"
-    raise ValueError(f"there is no model {name!r}; {hint}")
+    return WideResNet(int(wide[1]), int(wide[2]), **options) if wide else _BUILDERS[name](**options)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no model has."""
+    if _WIDE_RESNET.fullmatch(name) or name in _BUILDERS:
+        return
+    raise ValueError(f"there is no model {name!r}; {suggest(name, (*NAMES, 'wrn_DEPTH_WIDTH'))}")
+
+
+def options_for(name: str, image_shape: Sequence[int], num_classes: int) -> dict[str, int]:
+    """What `build` must be told so that a model fits the images and classes of a data set."""
+    inputs = {"in_features": prod(image_shape)} if name == "lenet_300_100" else {"in_channels": image_shape[0]}
+    return {**inputs, "num_classes": num_classes}
 
 
 def sparse_layers(model: nn.Module) -> list[str]:

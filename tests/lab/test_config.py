@@ -1,0 +1,145 @@
+"""What a run is: settings over the paper's defaults, points in time, and ids that never change."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import regrow
+from regrow.lab.config import Config, make_config, parent_of, read_config
+from regrow.lab.paper import merge, settings_for
+from regrow.lab.schedule import Timetable
+
+
+def test_the_papers_settings_are_the_defaults():
+    config = make_config({"method": "DSR", "sparsity": 0.99})
+    assert (config.model, config.data, config.num_epochs, config.batch_size) == ("lenet_300_100", "mnist", 100, 100)
+    assert config.optimizer.lr == {0: 0.1, 25: 0.02, 50: 0.004, 75: 0.0008}
+    assert config.make_method(steps_per_epoch=600) == regrow.DSR(
+        sparsity=0.99, prune=600, period={0: 100, 15_000: 200, 30_000: 400, 45_000: 800}, until=54_000, l1=1e-4
+    )
+    wide = make_config({"model": "wrn_28_2", "method": "DSR", "sparsity": 0.9})
+    assert (wide.data, wide.num_epochs, wide.optimizer.weight_decay) == ("cifar10", 200, 5e-4)
+    assert wide.method["prune"] == 20_000
+
+
+def test_schedules_stretch_with_the_training():
+    short = make_config({"method": "DSR", "sparsity": 0.99, "epochs": 20})
+    assert short.timetable(600).steps(short.optimizer.lr) == {0: 0.1, 3000: 0.02, 6000: 0.004, 9000: 0.0008}
+    assert short.make_method(600).until == 18 * 600
+
+
+def test_static_and_thin_networks_train_twice_as_long():
+    static = make_config({"method": "Static", "sparsity": 0.9, "epochs": 20})
+    thin = make_config({"method": "Dense", "width": "thin", "sparsity": 0.9, "epochs": 20})
+    assert static.num_epochs == thin.num_epochs == 40
+    assert static.timetable(600).steps(static.optimizer.lr)[2 * 9000] == 0.0008
+    wide = make_config({"model": "wrn_28_2", "method": "Static", "sparsity": 0.9})
+    assert wide.timetable(500).steps(wide.optimizer.lr) == {0: 0.1, 60_000: 0.02, 110_000: 0.004, 175_000: 0.0008}
+
+
+def test_a_compressed_run_goes_on_from_the_dense_run_of_its_seed():
+    compressed = make_config({"method": "Gradual", "sparsity": 0.9, "seed": 3, "epochs": 50})
+    dense = make_config({"method": "Dense", "seed": 3, "epochs": 50})
+    assert parent_of(compressed) == dense
+    assert parent_of(dense) is None
+    assert compressed.num_epochs == 20
+    method = compressed.make_method(600)
+    assert (method.period, method.until) == (600, 6000)
+
+
+def test_a_ticket_names_the_run_it_starts_from_by_its_settings():
+    ticket = make_config(
+        {
+            "method": "Static",
+            "sparsity": 0.9,
+            "start": {"topology": "final", "weights": "initial", "run": {"method": "DSR", "seed": 7}},
+        }
+    )
+    assert parent_of(ticket) == make_config({"method": "DSR", "sparsity": 0.9, "seed": 7})
+
+
+@pytest.mark.parametrize(
+    ("settings", "id_"),
+    [
+        ({"method": "DSR", "sparsity": 0.99}, "lenet_300_100-mnist-dsr-0.99-seed0-90f0e65b"),
+        ({"method": "Dense", "seed": 1, "epochs": 20}, "lenet_300_100-mnist-dense-seed1-c6a6214a"),
+        (
+            {"method": "Dense", "width": "thin", "sparsity": 0.9},
+            "lenet_300_100-mnist-thin-0.9-seed0-1d469a38",
+        ),
+        ({"model": "wrn_28_2", "method": "SET", "sparsity": 0.9}, "wrn_28_2-cifar10-set-0.9-seed0-ea9cab64"),
+    ],
+)
+def test_ids_are_pinned(settings: dict, id_: str):
+    """If this fails, every result obtained so far is orphaned: change the code, not the test."""
+    assert make_config(settings).id == id_
+
+
+def test_an_id_ignores_what_changes_nothing_and_sees_what_does():
+    base = make_config({"method": "DSR", "sparsity": 0.9})
+    assert make_config({"method": {"name": "DSR", "sparsity": 0.9, "tolerance": 0.1}}).id == base.id
+    assert make_config({"method": "DSR", "sparsity": 0.9, "optimizer": {"momentum": 0.9}}).id == base.id
+    others = [{"seed": 1}, {"epochs": 99}, {"method": {"prune": 601}}, {"optimizer": {"momentum": 0.8}}]
+    ids = {make_config(merge({"method": {"name": "DSR", "sparsity": 0.9}}, other)).id for other in others}
+    assert len(ids | {base.id}) == 5
+
+
+def test_sparsity_means_nothing_to_a_full_dense_run():
+    assert make_config({"method": "Dense", "sparsity": 0.9}) == make_config({"method": "Dense"})
+
+
+@pytest.mark.parametrize("model", ["lenet_300_100", "wrn_28_2", "resnet_50"])
+@pytest.mark.parametrize("method", sorted(regrow.methods.method.METHODS))
+def test_a_config_survives_json(model: str, method: str):
+    config = make_config({"model": model, "method": method, "sparsity": 0.9})
+    again = read_config(json.loads(json.dumps(config.settings())))
+    assert again == config
+    assert again.id == config.id
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "say which method"),
+        ({"method": "DSR"}, "needs a sparsity"),
+        ({"method": "DRS", "sparsity": 0.9}, "did you mean 'DSR'"),
+        ({"method": "DSR", "sparsity": 90}, "did you mean 0.9"),
+        ({"method": "DSR", "sparsity": 0.9, "epoch": 3}, "did you mean 'epochs'"),
+        ({"method": {"name": "DSR", "sparsity": 0.9, "prun": 3}}, "did you mean 'prune'"),
+        ({"method": "DSR", "sparsity": 0.9, "optimizer": {"momentun": 3}}, "did you mean 'momentum'"),
+        ({"method": "DSR", "sparsity": 0.9, "model": "lenet"}, "did you mean 'lenet_300_100'"),
+        ({"method": "DSR", "sparsity": 0.9, "data": "mnits"}, "did you mean 'mnist'"),
+        ({"method": "DSR", "sparsity": 0.9, "epochs": 0}, "epochs must be a whole number >= 1"),
+        ({"method": "DSR", "sparsity": 0.9, "seed": 1.5}, "seed must be a whole number"),
+        ({"method": "DSR", "sparsity": 0.9, "width": "thin"}, "for the method Dense"),
+        ({"method": "DSR", "sparsity": 0.9, "width": 0}, "positive number"),
+        ({"method": "DSR", "sparsity": 0.9, "precision": "half"}, "precision must be one of"),
+        ({"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": {5: 0.1}}}, "must begin at epoch 0"),
+        ({"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": {0: 0.1, 150: 0.01}}}, "changes at epoch 150"),
+        ({"method": "DSR", "sparsity": 0.9, "epochs": 30, "optimizer": {"lr": {0: 0.1, 15: 0.01}}}, "written_for"),
+        ({"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": "fast"}}, "must be a number or a table"),
+        ({"method": "DSR", "sparsity": 0.9, "start": {"topology": "final"}}, "set start.run"),
+        ({"method": "DSR", "sparsity": 0.9, "start": {"run": "some-id"}}, "set start.run"),
+        ({"method": "DSR", "sparsity": 0.9, "start": "random"}, "start must be a table"),
+    ],
+)
+def test_bad_settings_are_refused_with_the_next_step(settings: dict, message: str):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make_config(settings)
+
+
+@given(st.integers(1, 400), st.integers(1, 1000), st.lists(st.floats(0, 99.9), max_size=5))
+def test_points_in_time_keep_their_order_and_stay_inside(epochs: int, steps_per_epoch: int, times: list[float]):
+    table = Timetable(epochs * steps_per_epoch, 100, steps_per_epoch)
+    steps = [table.step(time) for time in sorted(times)]
+    assert steps == sorted(steps)
+    assert all(0 <= step <= epochs * steps_per_epoch for step in steps)
+
+
+def test_every_setting_of_the_paper_makes_a_config():
+    for model in ("lenet_300_100", "wrn_28_2", "wrn_16_4", "resnet_50"):
+        for method in regrow.methods.method.METHODS:
+            assert isinstance(make_config({"model": model, "method": method, "sparsity": 0.9}), Config)
+        assert settings_for(model, "Dense", is_thin=True)["stretch"] == 2.0
