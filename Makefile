@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup test lint types clean
+.PHONY: setup test lint types demo clean
 
 setup: $(READY)
 
@@ -16,6 +16,13 @@ $(READY): pyproject.toml constraints.txt
 
 test: setup lint types
 	$(BIN)/pytest -n 2
+
+# Dense, static, SET and DSR with 1 % of the weights, on MNIST: a table, and a page to look at.
+demo: setup
+	$(BIN)/regrow data mnist
+	$(BIN)/regrow sweep experiments/demo.toml --jobs 2
+	@echo "Open this page in a browser:"
+	@$(BIN)/regrow report runs --out report
 
 lint: setup
 	$(BIN)/ruff format --check .

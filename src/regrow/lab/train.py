@@ -1,0 +1,212 @@
+"""Training one run, from its config to its finished folder: read top to bottom."""
+
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regrow.lab import provenance
+from regrow.lab.atomic import write_atomically
+from regrow.lab.config import Config
+from regrow.lab.data import open_data, training_batches
+from regrow.lab.runs import FORMAT, METRICS, BadRun, RunFolder
+from regrow.lab.start import begin
+from regrow.lab.training import Training
+from regrow.size import count_flops, size_of
+
+
+class Stopped(RuntimeError):
+    """A run was asked to stop and did, after saving where it was."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is; loss and accuracy are those of the last whole epoch, None in the first."""
+
+    step: int
+    num_steps: int
+    epoch: int
+    num_epochs: int
+    sparsity: float
+    loss: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to train, none of which changes the result: where, how often to save, whom to tell, when to stop.
+
+    The number of threads can change the last bits; a run that goes on uses as many as it began with.
+    """
+
+    device: str = "cpu"
+    threads: int | None = None
+    save_every: float = 30.0
+    on_progress: Callable[[Progress], object] = lambda progress: None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+def train(config: Config, root: Path, options: Options) -> None:
+    """Train a run in its folder under `root`; one that was interrupted goes on, one that is finished is left alone."""
+    folder = RunFolder(root / config.id)
+    folder.create(config)
+    with folder.lock():
+        if not folder.is_finished:
+            _train(config, folder, options)
+
+
+def _train(config: Config, folder: RunFolder, options: Options) -> None:
+    saved = _read_checkpoint(folder, config)
+    threads = saved["threads"] if saved else options.threads
+    if threads:
+        torch.set_num_threads(threads)
+    device = torch.device(options.device)
+    data = open_data(config.data, device=device)
+    beginning = begin(config, data, folder.path.parent)
+    initial_weights = {name: value.clone() for name, value in beginning.model.state_dict().items()}
+    training = Training(config, data, device, beginning)
+    if saved:
+        training.load(saved)
+    else:
+        folder.write_tensors("initial_weights", initial_weights)
+        folder.write_tensors("initial_topology", training.sparse.masks())
+        training.note_layers()
+    del saved, initial_weights
+
+    clock = _Clock(options.save_every)
+    while training.epoch < config.num_epochs:
+        first = training.step - training.epoch * training.steps_per_epoch
+        for images, labels in training_batches(data, training.epoch, config.seed, config.batch_size, device, first):
+            training.train_step(images, labels)
+            training.seconds += clock.lap()
+            if clock.is_time_to_tell():
+                options.on_progress(_progress(training))
+            if options.should_stop():
+                _save(folder, training)
+                raise Stopped(f"stopped at step {training.step} of {training.num_steps}; run it again to go on")
+            if clock.is_time_to_save():
+                _save(folder, training)
+        training.finish_epoch()
+        training.seconds += clock.lap()
+        _write_tables(folder, training)
+        options.on_progress(_progress(training))
+    _finish(folder, training)
+
+
+def _finish(folder: RunFolder, training: Training) -> None:
+    masks = training.sparse.masks()
+    is_sparse = training.sparse.budget < sum(mask.numel() for mask in masks.values())
+    size = size_of(training.model, masks if is_sparse else {})
+    folder.write_tensors("final_weights", training.model.state_dict())
+    folder.write_tensors("final_topology", masks)
+    folder.write_json(
+        "summary.json",
+        {
+            "format": FORMAT,
+            "id": training.config.id,
+            "accuracy": training.metrics[-1]["test_accuracy"],
+            "loss": training.metrics[-1]["test_loss"],
+            "epochs": training.epoch,
+            "steps": training.step,
+            "seconds": round(training.seconds, 3),
+            "size": {
+                "dense": size.dense,
+                "active": size.active,
+                "positions": size.positions,
+                "parameters": size.parameters,
+                "bits": size.bits,
+            },
+            "flops": count_flops(training.model, training.data.image_shape, masks),
+            "layers": [
+                {"name": layer.name, "shape": list(layer.shape), "active": layer.active, "sparsity": layer.sparsity}
+                for layer in training.sparse.layers
+            ],
+            "storage": "dense",
+            "provenance": provenance.collect(training.device),
+        },
+    )
+    folder.file("checkpoint.pt").unlink(missing_ok=True)
+
+
+def _save(folder: RunFolder, training: Training) -> None:
+    """Write a checkpoint, but never over a good one with a network that went astray."""
+    training.check_finite()
+    write_atomically(folder.file("checkpoint.pt"), lambda file: torch.save(training.state(), file))
+
+
+def _read_checkpoint(folder: RunFolder, config: Config) -> dict[str, Any] | None:
+    """What was saved last, if anything; all that is damaged is named before anything is written."""
+    for table in ("metrics.csv", "layers.csv", "history.csv"):
+        folder.read_table(table)
+    path = folder.file("checkpoint.pt")
+    if not path.exists():
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if broken := archive.testzip():
+                raise zipfile.BadZipFile(f"its part {broken} does not match its checksum")
+        saved: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+    except (zipfile.BadZipFile, RuntimeError, EOFError, ValueError) as error:
+        raise BadRun(f"{path} is damaged ({error}); delete it to train this run from the start") from None
+    if saved.get("id") != config.id:
+        raise BadRun(f"{path} belongs to another run, {saved.get('id')}; delete it to train this run from the start")
+    return saved
+
+
+def _write_tables(folder: RunFolder, training: Training) -> None:
+    names = [layer.name for layer in training.sparse.layers]
+    columns = ["step", "threshold", *(f"{what}:{name}" for what in ("pruned", "grown") for name in names)]
+    history = [
+        {
+            "step": record.step,
+            **({} if record.threshold is None else {"threshold": record.threshold}),
+            **{f"pruned:{name}": count for name, count in record.pruned.items()},
+            **{f"grown:{name}": count for name, count in record.grown.items()},
+        }
+        for record in training.sparse.history
+    ]
+    folder.write_table("history.csv", columns, history)
+    folder.write_table("layers.csv", ["epoch", *names], training.layers)
+    folder.write_table("metrics.csv", METRICS, training.metrics)
+
+
+def _progress(training: Training) -> Progress:
+    last = training.metrics[-1] if training.metrics else None
+    return Progress(
+        training.step,
+        training.num_steps,
+        training.epoch,
+        training.config.num_epochs,
+        training.sparse.sparsity,
+        last["train_loss"] if last else None,
+        last["test_accuracy"] if last else None,
+    )
+
+
+class _Clock:
+    """Time since the last lap, and when it is time again to tell or to save."""
+
+    def __init__(self, save_every: float, tell_every: float = 0.2) -> None:
+        self._save_every, self._tell_every = save_every, tell_every
+        self._last = self._saved = self._told = time.monotonic()
+
+    def lap(self) -> float:
+        now = time.monotonic()
+        took, self._last = now - self._last, now
+        return took
+
+    def is_time_to_tell(self) -> bool:
+        if self._last - self._told < self._tell_every:
+            return False
+        self._told = self._last
+        return True
+
+    def is_time_to_save(self) -> bool:
+        if self._last - self._saved < self._save_every:
+            return False
+        self._saved = self._last
+        return True

@@ -1,0 +1,168 @@
+"""A run in memory: the model, its optimizer and sparsifier, and how far they are."""
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import regrow
+from regrow.lab.config import Config
+from regrow.lab.data import Data, test_batches
+from regrow.lab.models import sparse_layers
+from regrow.lab.runs import Row
+from regrow.lab.start import Beginning
+from regrow.schedules import value_at
+
+_TEST_BATCH = 1000
+
+
+class NotFinite(RuntimeError):
+    """Training went astray: the loss is no number any more."""
+
+
+@dataclass
+class Meter:
+    """Loss and hits, summed on the device so that no step waits for it."""
+
+    loss: Tensor
+    hits: Tensor
+    seen: int = 0
+
+    def add(self, logits: Tensor, labels: Tensor, loss: Tensor) -> None:
+        self.loss += loss.detach().double() * len(labels)
+        self.hits += (logits.argmax(1) == labels).sum()
+        self.seen += len(labels)
+
+    def read(self) -> tuple[float, float]:
+        """Mean loss, and accuracy in percent."""
+        return float(self.loss) / self.seen, 100 * int(self.hits) / self.seen
+
+
+def new_meter(device: torch.device) -> Meter:
+    return Meter(torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), dtype=torch.int64, device=device))
+
+
+@dataclass
+class Training:
+    """Knows one step, one evaluation, and how to be saved and restored."""
+
+    config: Config
+    data: Data
+    device: torch.device
+    beginning: Beginning
+    step: int = 0
+    seconds: float = 0.0
+    metrics: list[Row] = field(default_factory=list)
+    layers: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.steps_per_epoch = self.data.num_train // config.batch_size
+        self.num_steps = config.num_epochs * self.steps_per_epoch
+        self.rates = config.timetable(self.steps_per_epoch).steps(config.optimizer.lr)
+        self.model = self.beginning.model.to(self.device)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=self.rates[0],
+            momentum=config.optimizer.momentum,
+            nesterov=config.optimizer.nesterov,
+            weight_decay=config.optimizer.weight_decay,
+        )
+        self.sparse = regrow.attach(
+            self.model,
+            self.optimizer,
+            config.make_method(self.steps_per_epoch),
+            layers=sparse_layers(self.model),
+            start=self.beginning.topology,
+            seed=config.seed,
+        )
+        self.meter = new_meter(self.device)
+
+    @property
+    def epoch(self) -> int:
+        """Whole epochs done, tested and noted."""
+        return len(self.metrics)
+
+    def train_step(self, images: Tensor, labels: Tensor) -> None:
+        """Forward, backward, update; the sparsifier rides on the optimizer's step."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = value_at(self.rates, self.step)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+            logits = self.model(images)
+            loss = functional.cross_entropy(logits, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.meter.add(logits, labels, loss)
+        self.step += 1
+
+    def check_finite(self) -> None:
+        """The sum of the losses stays NaN or infinite once one of them was."""
+        if not isfinite(float(self.meter.loss)):
+            raise NotFinite(
+                f"the training loss is not finite any more (epoch {self.epoch + 1}, step {self.step}); lower the "
+                "learning rate, e.g. optimizer.lr=0.01"
+            )
+
+    def finish_epoch(self) -> None:
+        """Test, and note how the epoch went."""
+        self.check_finite()
+        train_loss, train_accuracy = self.meter.read()
+        test_loss, test_accuracy = self.evaluate()
+        self.metrics.append(
+            {
+                "epoch": self.epoch + 1,
+                "step": self.step,
+                "seconds": round(self.seconds, 3),
+                "lr": self.optimizer.param_groups[0]["lr"],
+                "train_loss": train_loss,
+                "train_accuracy": train_accuracy,
+                "test_loss": test_loss,
+                "test_accuracy": test_accuracy,
+                "active": self.sparse.active,
+                "sparsity": self.sparse.sparsity,
+            }
+        )
+        self.note_layers()
+        self.meter = new_meter(self.device)
+
+    def note_layers(self) -> None:
+        self.layers.append({"epoch": self.epoch, **{layer.name: layer.active for layer in self.sparse.layers}})
+
+    @torch.no_grad()
+    def evaluate(self) -> tuple[float, float]:
+        """Mean loss and accuracy in percent on the test images."""
+        meter = new_meter(self.device)
+        self.model.eval()
+        for images, labels in test_batches(self.data, _TEST_BATCH, self.device):
+            logits = self.model(images)
+            meter.add(logits, labels, functional.cross_entropy(logits, labels))
+        self.model.train()
+        return meter.read()
+
+    def state(self) -> dict[str, Any]:
+        """All that a fresh process needs to go on with the same bits."""
+        return {
+            "id": self.config.id,
+            "step": self.step,
+            "seconds": self.seconds,
+            "threads": torch.get_num_threads(),
+            "metrics": self.metrics,
+            "layers": self.layers,
+            "meter": [self.meter.loss, self.meter.hits, self.meter.seen],
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sparse": self.sparse.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.sparse.load_state_dict(state["sparse"])
+        loss, hits, seen = state["meter"]
+        self.meter = Meter(loss.to(self.device), hits.to(self.device), seen)
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.metrics, self.layers = state["metrics"], state["layers"]

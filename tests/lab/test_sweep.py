@@ -1,0 +1,102 @@
+"""Many runs side by side: order, failures, interruptions."""
+
+import io
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from small_runs import small
+
+from regrow.lab.config import Config
+from regrow.lab.progress import Board
+from regrow.lab.runs import RunFolder
+from regrow.lab.sweep import Outcome, sweep, with_parents
+from regrow.lab.train import Options, Progress
+
+
+def run_all(configs: list[Config], root: Path, jobs: int = 2) -> tuple[Outcome, str]:
+    said = io.StringIO()
+    with Board(Console(file=said, width=200)) as board:
+        outcome = sweep(configs, root, Options(threads=1), jobs, board)
+    return outcome, said.getvalue()
+
+
+def test_parents_come_first_and_once():
+    compressed = [small(method={"name": "Gradual", "sparsity": sparsity}) for sparsity in (0.8, 0.9)]
+    names = [config.method_name for config in with_parents(compressed)]
+    assert names == ["Dense", "Gradual", "Gradual"]
+
+
+def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path):
+    good, bad = small(), small(optimizer={"lr": 1e30}, seed=1)
+    child = small(
+        method={"name": "Static"},
+        seed=1,
+        start={"topology": "final", "run": {"method": {"name": "DSR", "period": 4}, "optimizer": {"lr": 1e30}}},
+    )
+    outcome, said = run_all([child, bad, good], tmp_path)
+    assert outcome.done == [good.id]
+    assert "lower the learning rate" in outcome.failed[bad.id]
+    assert f"because {bad.id} failed" in outcome.failed[child.id]
+    assert f"{good.id}  done" in said
+    assert f"{bad.id}  failed" in said
+
+
+def test_a_run_starts_when_its_parent_is_finished_and_finished_ones_are_skipped(tmp_path: Path):
+    compressed = small(method={"name": "Gradual"})
+    outcome, _ = run_all([compressed], tmp_path)
+    assert [RunFolder(tmp_path / run).config().method_name for run in outcome.done] == ["Dense", "Gradual"]
+    again, _ = run_all([compressed], tmp_path)
+    assert again.done == []
+    assert len(again.skipped) == 2
+
+
+def test_a_worker_that_is_killed_counts_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = small(epochs=2000)
+    other = small()
+
+    def kill() -> None:
+        while not list((tmp_path / config.id).glob("metrics.csv")):
+            time.sleep(0.05)
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        workers = [pid for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+        os.kill(int(workers[0]), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    outcome, _ = run_all([config, other], tmp_path, jobs=1)
+    killer.join()
+    assert outcome.failed == {config.id: "died (exit code -9)"}
+    assert outcome.done == [other.id]
+
+
+def test_an_interrupted_sweep_saves_what_runs_and_says_what_is_left(tmp_path: Path):
+    first, second = small(epochs=2000), small()
+
+    def interrupt() -> None:
+        while not list((tmp_path / first.id).glob("metrics.csv")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    outcome, said = run_all([first, second], tmp_path, jobs=1)
+    assert sorted(outcome.stopped) == sorted([first.id, second.id])
+    assert "stopped at step" in said
+    assert (tmp_path / first.id / "checkpoint.pt").exists()
+
+
+def test_the_board_shows_a_line_for_every_run():
+    said = io.StringIO()
+    with Board(Console(file=said, force_terminal=True, width=160)) as board:
+        board.begin("one")
+        board.begin("two")
+        board.update("one", Progress(50, 100, 1, 4, 0.9, 0.25, 97.5))
+        board._bars.refresh()
+        board.end("two", "done: 98.00 % in 3 s")
+    shown = said.getvalue()
+    for part in ("one", "two", "epoch 2/4", "sparsity 0.900", "loss 0.2500", "accuracy 97.50 %", "50/100"):
+        assert part in shown

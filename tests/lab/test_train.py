@@ -1,0 +1,223 @@
+"""One run, from its config to its finished folder; stopped, killed, damaged and resumed."""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_runs import small
+
+from regrow.lab import train as train_module
+from regrow.lab.runs import BadRun, RunFolder, find_runs, read_run
+from regrow.lab.train import Options, Stopped, train
+from regrow.lab.training import NotFinite
+from regrow.methods.method import METHODS
+
+SAME = ("initial_weights", "initial_topology", "final_weights", "final_topology")
+
+
+def assert_same_result(one: Path, other: Path) -> None:
+    """Bit for bit, but for the time it took."""
+    for name in SAME:
+        a, b = load_file(one / f"{name}.safetensors"), load_file(other / f"{name}.safetensors")
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[key], b[key]) for key in a), name
+    first, second = read_run(one), read_run(other)
+    assert [{**row, "seconds": 0} for row in first.metrics] == [{**row, "seconds": 0} for row in second.metrics]
+    assert first.layers == second.layers
+    assert first.history == second.history
+    for run in (first, second):
+        assert run.summary is not None
+        run.summary.pop("seconds")
+        run.summary.pop("provenance")
+    assert first.summary == second.summary
+
+
+def test_a_finished_folder_tells_the_whole_story(run_small: Callable[..., Path]):
+    folder = run_small()
+    run = read_run(folder)
+    assert run.summary is not None
+    assert [row["epoch"] for row in run.metrics] == [1, 2]
+    assert [row["epoch"] for row in run.layers] == [0, 1, 2]
+    assert run.summary["accuracy"] == run.metrics[-1]["test_accuracy"]
+    budget = round(0.1 * 266_200)
+    assert all(sum(row.values()) - row["epoch"] == budget for row in run.layers)
+    assert run.summary["size"] == {
+        "dense": 820,
+        "active": budget,
+        "positions": 266_200,
+        "parameters": budget + 820,
+        "bits": 32 * (budget + 820) + 266_200,
+    }
+    assert run.summary["flops"] == 2 * budget
+    assert [row["step"] for row in run.history] == [4, 8, 12, 16]
+    assert {"torch", "device", "revision", "finished"} <= run.summary["provenance"].keys()
+    assert not (folder / "checkpoint.pt").exists()
+
+
+def test_initial_weights_are_kept_as_drawn_before_masking(run_small: Callable[..., Path]):
+    folder = run_small()
+    weights, topology = (
+        load_file(folder / "initial_weights.safetensors"),
+        load_file(folder / "initial_topology.safetensors"),
+    )
+    assert all((weights[name] != 0).float().mean() > 0.999 for name in topology)
+    assert sum(int(mask.sum()) for mask in topology.values()) == round(0.1 * 266_200)
+
+
+def test_a_network_learns_and_a_finished_run_is_left_alone(run_small: Callable[..., Path]):
+    folder = run_small(method={"name": "Dense"}, epochs=3)
+    before = (folder / "summary.json").stat().st_mtime_ns
+    run = read_run(folder)
+    assert run.summary is not None
+    assert run.summary["accuracy"] > 60  # ten classes
+    run_small(method={"name": "Dense"}, epochs=3)
+    assert (folder / "summary.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_run_stopped_anywhere_ends_with_the_same_bits(method: str, tmp_path: Path):
+    config = small(method={"name": method})
+    if method == "Gradual":
+        for root in (tmp_path / "whole", tmp_path / "parts"):
+            train(small(method={"name": "Dense"}), root, Options(threads=1))
+    train(config, tmp_path / "whole", Options(threads=1))
+    for stop_at in (1, 7, 10, 15):  # within an epoch, at its end, and in the next
+        steps = iter(range(1, 1000))
+        options = Options(threads=1, should_stop=lambda steps=steps, stop_at=stop_at: next(steps) == stop_at)
+        try:
+            train(config, tmp_path / "parts", options)
+        except Stopped:
+            assert (tmp_path / "parts" / config.id / "checkpoint.pt").exists()
+    train(config, tmp_path / "parts", Options(threads=1))
+    assert_same_result(tmp_path / "whole" / config.id, tmp_path / "parts" / config.id)
+
+
+def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path: Path):
+    """Really killed, with SIGKILL, at random moments; REGROW_KILLS sets how often."""
+    config = small(epochs=20, batch_size=100)
+    train(config, tmp_path / "whole", Options(threads=1))
+    command = [
+        *(sys.executable, "-m", "regrow", "train", "--runs", str(tmp_path / "killed")),
+        *("--threads", "1", "--save-every", "0.02", "--data", "synthetic", "--epochs", "20"),
+        *("--method", "DSR", "--sparsity", "0.9", "method.period=4", "batch_size=100"),
+    ]
+    folder = tmp_path / "killed" / config.id
+    moments = random.Random(0)
+    num_kills = 0
+    for _ in range(int(os.environ.get("REGROW_KILLS", "3"))):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not (folder / "lock").exists():
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0, 0.5))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            num_kills += 1
+        process.wait()
+    assert num_kills > 0
+    subprocess.run(command, check=True, capture_output=True)
+    assert_same_result(tmp_path / "whole" / config.id, folder)
+
+
+def test_ctrl_c_saves_and_stops(tmp_path: Path):
+    command = [
+        *(sys.executable, "-m", "regrow", "train", "--runs", str(tmp_path), "--threads", "1", "--data", "synthetic"),
+        *("--epochs", "500", "--method", "DSR", "--sparsity", "0.9"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not list(tmp_path.glob("*/metrics.csv")):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, messages = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopped at step" in messages
+    assert list(tmp_path.glob("*/checkpoint.pt"))
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path):
+    config = small(optimizer={"lr": {0: 0.1, 50: 1e30}}, written_for=100, method={"name": "Static"}, epochs=4)
+    with pytest.raises(NotFinite, match="lower the learning rate"):
+        train(config, tmp_path, Options(threads=1, save_every=0))
+    folder = RunFolder(tmp_path / config.id)
+    saved = torch.load(folder.file("checkpoint.pt"), weights_only=True)
+    assert all(value.isfinite().all() for value in saved["model"].values())
+    assert not folder.is_finished
+
+
+def test_a_second_process_on_the_same_folder_stops(tmp_path: Path):
+    config = small()
+    folder = RunFolder(tmp_path / config.id)
+    folder.create(config)
+    with folder.lock(), pytest.raises(BadRun, match="another process is training"):
+        train(config, tmp_path, Options())
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "metrics.csv", "history.csv", "config.json"])
+@pytest.mark.parametrize("how", ["cut short", "scrambled"])
+def test_a_damaged_file_is_named_and_never_overwritten(name: str, how: str, tmp_path: Path):
+    config = small()
+    steps = iter(range(1000))
+    with pytest.raises(Stopped):
+        train(config, tmp_path, Options(threads=1, should_stop=lambda: next(steps) == 15))
+    path = tmp_path / config.id / name
+    content = path.read_bytes()
+    middle = len(content) // 2
+    damaged = content[:middle] if how == "cut short" else content[:middle] + b'"\0\xff' * 5 + content[middle + 15 :]
+    path.write_bytes(damaged)
+    with pytest.raises(BadRun, match=name):
+        train(config, tmp_path, Options(threads=1))
+    assert path.read_bytes() == damaged
+
+
+def test_a_folder_of_another_version_or_run_is_refused(run_small: Callable[..., Path], tmp_path: Path):
+    folder = RunFolder(run_small())
+    content = folder.read_json("config.json")
+    folder.write_json("config.json", {**content, "format": 99})
+    with pytest.raises(BadRun, match="format 99"):
+        run_small()
+    other = small(seed=5)
+    folder.write_json("config.json", {**content, "config": other.settings()})
+    with pytest.raises(BadRun, match="belongs to another run"):
+        run_small()
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = small()
+    steps = iter(range(1000))
+    with pytest.raises(Stopped):
+        train(config, tmp_path, Options(threads=1, should_stop=lambda: next(steps) == 5))
+    path = tmp_path / config.id / "checkpoint.pt"
+    before = path.read_bytes()
+
+    def full(state: object, file: object) -> None:
+        file.write(b"some bytes")  # type: ignore[attr-defined]
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module.torch, "save", full)
+        with pytest.raises(OSError, match="No space left"):
+            train(config, tmp_path, Options(threads=1, save_every=0))
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in path.parent.glob(".*")) == []
+    train(config, tmp_path, Options(threads=1))
+
+
+def test_damaged_runs_are_named_and_the_others_found(run_small: Callable[..., Path], tmp_path: Path):
+    good, bad = run_small(), run_small(seed=1)
+    (bad / "summary.json").write_text("{")
+    short = run_small(seed=2)
+    lines = (short / "metrics.csv").read_text().splitlines(keepends=True)
+    (short / "metrics.csv").write_text("".join(lines[:-1]))
+    runs, problems = find_runs([tmp_path])
+    assert [run.config.id for run in runs] == [good.name]
+    assert len(problems) == 2
+    assert str(bad / "summary.json") in problems[0]
+    assert "1 epochs of 2" in problems[1]
