@@ -1,12 +1,15 @@
 """The documents run: every Python block, in order, and the README's example with every method."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import regrow
+from regrow.lab.cli import app
 
 ROOT = Path(__file__).parent.parent
 
@@ -46,3 +49,22 @@ def test_a_method_in_one_file_is_found_and_conforms():
             regrow.Halving(sparsity=0.8, shar=0.1)
     finally:
         del regrow.METHODS["Halving"]
+
+
+def commands(document: str) -> list[str]:
+    """What a document tells a user to type."""
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("regrow ")]
+
+
+@pytest.mark.parametrize("line", commands("docs/lab.md"))
+def test_the_commands_of_the_lab_page_work(line, tmp_path, monkeypatch):
+    """On the synthetic set and for one epoch, so that it takes seconds."""
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(line)[1:]
+    if words[0] == "data":
+        words = ["data"]
+    elif words[0] == "train":
+        words += ["data=synthetic", "epochs=1", "batch_size=500", "--runs", str(tmp_path)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output

@@ -30,6 +30,13 @@ def test_schedules_stretch_with_the_training():
     assert short.make_method(600).until == 18 * 600
 
 
+def test_the_papers_schedules_fit_below_ones_written_for_another_length():
+    mine = {"method": "DSR", "sparsity": 0.9, "epochs": 30, "written_for": 30, "optimizer": {"lr": {0: 0.1, 20: 0.01}}}
+    config = make_config(mine)
+    assert config.timetable(100).steps(config.optimizer.lr) == {0: 0.1, 2000: 0.01}
+    assert config.make_method(100).until == 2700  # 90 of 100 epochs
+
+
 def test_static_and_thin_networks_train_twice_as_long():
     static = make_config({"method": "Static", "sparsity": 0.9, "epochs": 20})
     thin = make_config({"method": "Dense", "width": "thin", "sparsity": 0.9, "epochs": 20})

@@ -123,8 +123,10 @@ def make_config(settings: Mapping[str, Any]) -> Config:
         raise ValueError(f"there is no method {method['name']!r}; {suggest(str(method['name']), METHODS)}")
     is_thin = given.get("width") == "thin"
     _check_written_for(given)
-    whole = merge(paper.settings_for(model, method["name"], is_thin), given)
-    return _build(whole)
+    below = paper.settings_for(model, method["name"], is_thin)
+    length = given.get("written_for", below["written_for"])
+    _check_positive("written_for", length)
+    return _build(merge(paper.rewritten(below, length), given))
 
 
 def spell_out(settings: Mapping[str, Any]) -> Settings:
@@ -199,9 +201,7 @@ def _check(config: Config) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
     for name in ("stretch", "written_for"):
-        value = getattr(config, name)
-        if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise ValueError(f"{name} must be a positive number, got {value!r}")
+        _check_positive(name, getattr(config, name))
     is_width = isinstance(config.width, (int, float)) and config.width > 0
     if not is_width and config.width != "thin":
         raise ValueError(f'width must be a positive number or "thin", got {config.width!r}')
@@ -234,6 +234,11 @@ def _check_written_for(given: Mapping[str, Any]) -> None:
             f"{timed[0]} is written in epochs: of a training of how many? Set written_for; it stays when epochs is "
             "changed, so that the schedule stretches"
         )
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -108,6 +108,30 @@ def settings_for(model: str, method: str, is_thin: bool) -> Settings:
     return merge(common, by_method.get(kind, {}))
 
 
+def rewritten(settings: Settings, written_for: float) -> Settings:
+    """The same settings with their points in time as epochs of a training of another length.
+
+    >>> rewritten({"written_for": 100, "method": {"until": 90, "period": "2 epochs"}}, 50)
+    {'written_for': 50, 'method': {'until': 45, 'period': '1 epochs'}}
+    """
+    ratio = written_for / settings["written_for"]
+
+    def scaled(key: str, value: Any) -> Any:
+        if isinstance(value, str) and value.endswith(" epochs"):
+            return f"{float(value.removesuffix(' epochs')) * ratio:g} epochs"
+        if isinstance(value, dict) and is_schedule(value):
+            return {_tidy(first * ratio): inner for first, inner in value.items()}
+        if isinstance(value, dict):
+            return {name: scaled(name, inner) for name, inner in value.items()}
+        return _tidy(value * ratio) if key in ("until", "begin") else value
+
+    return {**scaled("", settings), "written_for": written_for}
+
+
+def _tidy(number: float) -> float:
+    return int(number) if number == int(number) else number
+
+
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Settings:
     """Settings with those of `above` on top; tables are merged, schedules (tables with numbers as keys) replaced.
 
