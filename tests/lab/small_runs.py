@@ -1,11 +1,17 @@
 """Runs on the synthetic set that train in a fraction of a second."""
 
+from pathlib import Path
 from typing import Any
+
+import torch
+from safetensors.torch import load_file
 
 from regrow.lab.config import Config, make_config
 from regrow.lab.paper import merge
+from regrow.lab.runs import read_run
 
 SMALL = {"data": "synthetic", "epochs": 2, "batch_size": 200, "method": {"name": "DSR", "sparsity": 0.9}}
+SAME = ("initial_weights", "initial_topology", "final_weights", "final_topology")
 
 
 def small(**settings: Any) -> Config:
@@ -14,3 +20,20 @@ def small(**settings: Any) -> Config:
     if config["method"]["name"] in ("DSR", "SET"):
         config = merge({"method": {"period": 4}}, config)
     return make_config(config)
+
+
+def assert_same_result(one: Path, other: Path) -> None:
+    """Bit for bit, but for the time it took."""
+    for name in SAME:
+        a, b = load_file(one / f"{name}.safetensors"), load_file(other / f"{name}.safetensors")
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[key], b[key]) for key in a), name
+    first, second = read_run(one), read_run(other)
+    assert [{**row, "seconds": 0} for row in first.metrics] == [{**row, "seconds": 0} for row in second.metrics]
+    assert first.layers == second.layers
+    assert first.history == second.history
+    for run in (first, second):
+        assert run.summary is not None
+        run.summary.pop("seconds")
+        run.summary.pop("provenance")
+    assert first.summary == second.summary

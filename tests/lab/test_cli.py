@@ -38,7 +38,7 @@ def test_train_says_where_the_run_is_and_show_shows_it(tmp_path: Path):
     assert str(folder) in said
     code, shown = regrow(f"show {folder}")
     assert code == 0
-    assert "fc1.weight" in shown
+    assert "fc1" in shown
 
 
 def test_a_compressed_run_trains_its_dense_run_first(tmp_path: Path):
@@ -75,7 +75,7 @@ def test_a_sweep_ends_with_a_table_and_a_report_can_be_made_of_it(tmp_path: Path
         ("train -m DSR -s 0.9 --device cuda:99", "CUDA"),
         ("sweep nothing.toml", "there is no experiment"),
         ("show nothing", "has no config.json"),
-        ("report nothing", "no run"),
+        ("report nothing", "there is no folder"),
         ("methods DRS", "did you mean 'DSR'"),
         ("data mnits", "did you mean 'mnist'"),
     ],

@@ -85,5 +85,5 @@ def test_the_experiments_that_come_with_the_project_can_be_read(path: Path):
 
 def test_the_grid_of_the_paper_on_mnist():
     configs = read_experiment(EXPERIMENTS[0].parent / "lenet_mnist.toml")
-    assert len(configs) == 5 * (1 + 8 * 6)
+    assert len(configs) == 5 * (1 + 9 * 6)
     assert {config.num_epochs for config in configs} == {40, 100, 200}

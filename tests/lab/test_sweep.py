@@ -11,10 +11,11 @@ import pytest
 from rich.console import Console
 from small_runs import small
 
+from regrow.lab.backlog import Outcome, with_parents
 from regrow.lab.config import Config
 from regrow.lab.progress import Board
 from regrow.lab.runs import RunFolder
-from regrow.lab.sweep import Outcome, sweep, with_parents
+from regrow.lab.sweep import sweep
 from regrow.lab.train import Options, Progress
 
 

@@ -13,32 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import small
+from small_runs import assert_same_result, small
 
 from regrow.lab import train as train_module
 from regrow.lab.runs import BadRun, RunFolder, find_runs, read_run
 from regrow.lab.train import Options, Stopped, train
 from regrow.lab.training import NotFinite
 from regrow.methods.method import METHODS
-
-SAME = ("initial_weights", "initial_topology", "final_weights", "final_topology")
-
-
-def assert_same_result(one: Path, other: Path) -> None:
-    """Bit for bit, but for the time it took."""
-    for name in SAME:
-        a, b = load_file(one / f"{name}.safetensors"), load_file(other / f"{name}.safetensors")
-        assert a.keys() == b.keys()
-        assert all(torch.equal(a[key], b[key]) for key in a), name
-    first, second = read_run(one), read_run(other)
-    assert [{**row, "seconds": 0} for row in first.metrics] == [{**row, "seconds": 0} for row in second.metrics]
-    assert first.layers == second.layers
-    assert first.history == second.history
-    for run in (first, second):
-        assert run.summary is not None
-        run.summary.pop("seconds")
-        run.summary.pop("provenance")
-    assert first.summary == second.summary
 
 
 def test_a_finished_folder_tells_the_whole_story(run_small: Callable[..., Path]):

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
+    from regrow.lab.backlog import Outcome
     from regrow.lab.config import Config
     from regrow.lab.paper import Settings
-    from regrow.lab.sweep import Outcome
     from regrow.lab.train import Options
 
 P = ParamSpec("P")
@@ -48,7 +48,7 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        from regrow.lab.sweep import KNOWN_TROUBLE
+        from regrow.lab.backlog import KNOWN_TROUBLE
 
         try:
             return command(*args, **kwargs)
@@ -112,7 +112,8 @@ def sweep(
     overrides: Overrides = None,
     epochs: Epochs = None,
     precision: Precision = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time, each in its own process.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time on a CPU, each in a process.")] = 1,
+    lanes: Annotated[int, typer.Option(min=1, help="Runs at a time on a GPU, all in one process.")] = 8,
     only: Annotated[list[str] | None, typer.Option(help="Only runs whose id contains this; may be repeated.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and what is left to do; train none.")
@@ -143,15 +144,17 @@ def sweep(
             out.print(f"{config.id}  {'finished' if RunFolder(runs / config.id).is_finished else 'to do'}")
         return
     threads = threads or (max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None)
+    options = _options(device, threads, save_every)
+    at_once = lanes if options.device.startswith("cuda") else jobs
     with Board(err) as board:
-        outcome = train_all(configs, runs, _options(device, threads, save_every), jobs, board)
+        outcome = train_all(configs, runs, options, at_once, board)
     _tell(configs, runs, outcome)
 
 
 def _tell(configs: "list[Config]", root: Path, outcome: "Outcome") -> None:
     """The table of what is finished, then what is not."""
+    from regrow.lab.report.tables import results_table
     from regrow.lab.runs import RunFolder, read_run
-    from regrow.lab.tables import results_table
 
     finished = [read_run(root / c.id) for c in configs if RunFolder(root / c.id).is_finished]
     if finished:
@@ -176,9 +179,14 @@ def report(
 
     Example: `regrow report runs --out report`, then open report/index.html in a browser.
     """
-    from regrow.lab.report import write_report
+    from regrow.lab.report.write import write_report
 
-    out.print(str(write_report(runs, out_folder).page), soft_wrap=True)
+    report = write_report(runs, out_folder)
+    for problem in report.problems:
+        err.print(f"[yellow]left out:[/yellow] {problem}", soft_wrap=True)
+    if report.num_unfinished:
+        err.print(f"{report.num_unfinished} runs are not finished and not in the tables")
+    out.print(str(report.page), soft_wrap=True)
 
 
 @app.command()
@@ -188,8 +196,8 @@ def show(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> N
 
     Example: `regrow show runs/lenet_300_100-mnist-dsr-0.99-seed0-90f0e65b`
     """
+    from regrow.lab.report.show import show_run
     from regrow.lab.runs import read_run
-    from regrow.lab.show import show_run
 
     out.print(show_run(read_run(run)))
 

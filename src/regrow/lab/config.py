@@ -124,7 +124,7 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     is_thin = given.get("width") == "thin"
     _check_written_for(given)
     below = paper.settings_for(model, method["name"], is_thin)
-    length = given.get("written_for", below["written_for"])
+    length: Any = given.get("written_for", below["written_for"])
     _check_positive("written_for", length)
     return _build(merge(paper.rewritten(below, length), given))
 

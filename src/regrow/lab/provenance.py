@@ -1,5 +1,6 @@
 """What a result was obtained with."""
 
+import os
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -32,13 +33,13 @@ def _version(package: str) -> str | None:
 
 
 def _revision() -> str | None:
-    """The commit of the source, where it is in a checkout; marked where it was changed since."""
+    """The commit of the source, marked where it was changed since; told by REGROW_REVISION outside of a checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
+        return os.environ.get("REGROW_REVISION")
+    return done.stdout.strip() or os.environ.get("REGROW_REVISION")
 
 
 def _processor() -> str:

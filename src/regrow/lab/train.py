@@ -2,8 +2,9 @@
 
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import torch
 from regrow.lab import provenance
 from regrow.lab.atomic import write_atomically
 from regrow.lab.config import Config
-from regrow.lab.data import open_data, training_batches
+from regrow.lab.data import Data, open_data
 from regrow.lab.runs import FORMAT, METRICS, BadRun, RunFolder
 from regrow.lab.start import begin
+from regrow.lab.steps import choose_steps
 from regrow.lab.training import Training
 from regrow.size import count_flops, size_of
 
@@ -52,20 +54,41 @@ class Options:
 
 def train(config: Config, root: Path, options: Options) -> None:
     """Train a run in its folder under `root`; one that was interrupted goes on, one that is finished is left alone."""
+    for _ in on_own_stream(train_by_steps(config, root, options), options.device):
+        pass
+
+
+def train_by_steps(config: Config, root: Path, options: Options) -> Iterator[None]:
+    """The same, with a pause after every step, so that several runs can take turns."""
     folder = RunFolder(root / config.id)
     folder.create(config)
     with folder.lock():
         if not folder.is_finished:
-            _train(config, folder, options)
+            yield from _train(config, folder, options)
 
 
-def _train(config: Config, folder: RunFolder, options: Options) -> None:
+def on_own_stream(steps: Iterator[None], device: str) -> Iterator[None]:
+    """Take steps on a stream of their own where the device has streams; a graph cannot be captured on the main one."""
+    if not device.startswith("cuda"):
+        yield from steps
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    while True:
+        with torch.cuda.stream(stream):
+            try:
+                next(steps)
+            except StopIteration:
+                return
+        yield
+
+
+def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None]:
     saved = _read_checkpoint(folder, config)
     threads = saved["threads"] if saved else options.threads
     if threads:
         torch.set_num_threads(threads)
     device = torch.device(options.device)
-    data = open_data(config.data, device=device)
+    data = _data(config.data, device)
     beginning = begin(config, data, folder.path.parent)
     initial_weights = {name: value.clone() for name, value in beginning.model.state_dict().items()}
     training = Training(config, data, device, beginning)
@@ -78,10 +101,12 @@ def _train(config: Config, folder: RunFolder, options: Options) -> None:
     del saved, initial_weights
 
     clock = _Clock(options.save_every)
+    steps = choose_steps(training)
     while training.epoch < config.num_epochs:
         first = training.step - training.epoch * training.steps_per_epoch
-        for images, labels in training_batches(data, training.epoch, config.seed, config.batch_size, device, first):
-            training.train_step(images, labels)
+        steps.begin_epoch(first)
+        for _ in range(first, training.steps_per_epoch):
+            steps.step()
             training.seconds += clock.lap()
             if clock.is_time_to_tell():
                 options.on_progress(_progress(training))
@@ -90,17 +115,26 @@ def _train(config: Config, folder: RunFolder, options: Options) -> None:
                 raise Stopped(f"stopped at step {training.step} of {training.num_steps}; run it again to go on")
             if clock.is_time_to_save():
                 _save(folder, training)
+            yield
         training.finish_epoch()
         training.seconds += clock.lap()
-        _write_tables(folder, training)
+        if clock.is_time_to_note():
+            _write_tables(folder, training)
         options.on_progress(_progress(training))
     _finish(folder, training)
+
+
+@cache
+def _data(name: str, device: torch.device) -> Data:
+    """Runs in one process share their data."""
+    return open_data(name, device=device)
 
 
 def _finish(folder: RunFolder, training: Training) -> None:
     masks = training.sparse.masks()
     is_sparse = training.sparse.budget < sum(mask.numel() for mask in masks.values())
     size = size_of(training.model, masks if is_sparse else {})
+    _write_tables(folder, training)
     folder.write_tensors("final_weights", training.model.state_dict())
     folder.write_tensors("final_topology", masks)
     folder.write_json(
@@ -125,7 +159,7 @@ def _finish(folder: RunFolder, training: Training) -> None:
                 {"name": layer.name, "shape": list(layer.shape), "active": layer.active, "sparsity": layer.sparsity}
                 for layer in training.sparse.layers
             ],
-            "storage": "dense",
+            "storage": "hashed" if training.sparse.method.shares_values else "dense",
             "provenance": provenance.collect(training.device),
         },
     )
@@ -135,6 +169,7 @@ def _finish(folder: RunFolder, training: Training) -> None:
 def _save(folder: RunFolder, training: Training) -> None:
     """Write a checkpoint, but never over a good one with a network that went astray."""
     training.check_finite()
+    _write_tables(folder, training)
     write_atomically(folder.file("checkpoint.pt"), lambda file: torch.save(training.state(), file))
 
 
@@ -188,11 +223,11 @@ def _progress(training: Training) -> Progress:
 
 
 class _Clock:
-    """Time since the last lap, and when it is time again to tell or to save."""
+    """Time since the last lap, and when it is time again to tell, to note or to save."""
 
-    def __init__(self, save_every: float, tell_every: float = 0.2) -> None:
-        self._save_every, self._tell_every = save_every, tell_every
-        self._last = self._saved = self._told = time.monotonic()
+    def __init__(self, save_every: float, tell_every: float = 0.2, note_every: float = 1.0) -> None:
+        self._save_every, self._tell_every, self._note_every = save_every, tell_every, note_every
+        self._last = self._saved = self._told = self._noted = time.monotonic()
 
     def lap(self) -> float:
         now = time.monotonic()
@@ -203,6 +238,12 @@ class _Clock:
         if self._last - self._told < self._tell_every:
             return False
         self._told = self._last
+        return True
+
+    def is_time_to_note(self) -> bool:
+        if self._last - self._noted < self._note_every:
+            return False
+        self._noted = self._last
         return True
 
     def is_time_to_save(self) -> bool:

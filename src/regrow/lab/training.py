@@ -40,6 +40,12 @@ class Meter:
         """Mean loss, and accuracy in percent."""
         return float(self.loss) / self.seen, 100 * int(self.hits) / self.seen
 
+    def set(self, loss: float | Tensor = 0.0, hits: int | Tensor = 0, seen: int = 0) -> None:
+        """In place: a captured graph goes on adding to the same tensors."""
+        self.loss.copy_(torch.as_tensor(loss))
+        self.hits.copy_(torch.as_tensor(hits))
+        self.seen = seen
+
 
 def new_meter(device: torch.device) -> Meter:
     return Meter(torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), dtype=torch.int64, device=device))
@@ -70,6 +76,7 @@ class Training:
             momentum=config.optimizer.momentum,
             nesterov=config.optimizer.nesterov,
             weight_decay=config.optimizer.weight_decay,
+            fused=self.device.type == "cuda" or None,  # which alone takes a learning rate from the device
         )
         self.sparse = regrow.attach(
             self.model,
@@ -86,10 +93,13 @@ class Training:
         """Whole epochs done, tested and noted."""
         return len(self.metrics)
 
-    def train_step(self, images: Tensor, labels: Tensor) -> None:
-        """Forward, backward, update; the sparsifier rides on the optimizer's step."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = value_at(self.rates, self.step)
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return value_at(self.rates, self.step)
+
+    def update(self, images: Tensor, labels: Tensor) -> None:
+        """Forward, backward, optimizer's step, on which the sparsifier rides. Never waits for the device."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
             logits = self.model(images)
             loss = functional.cross_entropy(logits, labels)
@@ -97,7 +107,6 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.meter.add(logits, labels, loss)
-        self.step += 1
 
     def check_finite(self) -> None:
         """The sum of the losses stays NaN or infinite once one of them was."""
@@ -117,7 +126,7 @@ class Training:
                 "epoch": self.epoch + 1,
                 "step": self.step,
                 "seconds": round(self.seconds, 3),
-                "lr": self.optimizer.param_groups[0]["lr"],
+                "lr": value_at(self.rates, self.step - 1),
                 "train_loss": train_loss,
                 "train_accuracy": train_accuracy,
                 "test_loss": test_loss,
@@ -127,7 +136,7 @@ class Training:
             }
         )
         self.note_layers()
-        self.meter = new_meter(self.device)
+        self.meter.set()
 
     def note_layers(self) -> None:
         self.layers.append({"epoch": self.epoch, **{layer.name: layer.active for layer in self.sparse.layers}})
@@ -162,7 +171,6 @@ class Training:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.sparse.load_state_dict(state["sparse"])
-        loss, hits, seen = state["meter"]
-        self.meter = Meter(loss.to(self.device), hits.to(self.device), seen)
+        self.meter.set(*state["meter"])
         self.step, self.seconds = state["step"], state["seconds"]
         self.metrics, self.layers = state["metrics"], state["layers"]

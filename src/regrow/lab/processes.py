@@ -1,0 +1,96 @@
+"""Runs side by side on a CPU, each in a process of its own."""
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from regrow.lab.backlog import Backlog, describe_end
+from regrow.lab.config import Config, read_config
+from regrow.lab.progress import Board
+from regrow.lab.runs import RunFolder
+from regrow.lab.signals import stop_on_signals
+from regrow.lab.train import Options, Progress, train
+
+
+def train_in_processes(
+    backlog: Backlog, root: Path, options: Options, jobs: int, board: Board, should_stop: Callable[[], bool]
+) -> None:
+    """Train what is in the backlog, `jobs` runs at a time."""
+    running: dict[Connection, _Worker] = {}
+    while running or (backlog and not should_stop()):
+        while len(running) < jobs and not should_stop() and (config := backlog.take()):
+            worker = _Worker(config, root, options)
+            running[worker.connection] = worker
+        for ready in wait(list(running), timeout=0.2):
+            assert isinstance(ready, Connection)
+            how = running[ready].listen(board)
+            if how is not None:
+                backlog.ended(running.pop(ready).id, how)
+        if should_stop():
+            for worker in running.values():
+                worker.stop()
+
+
+class _Worker:
+    """A process that trains one run, and the line to it."""
+
+    def __init__(self, config: Config, root: Path, options: Options) -> None:
+        self.id = config.id
+        self._said: str | None = None
+        self._told_to_stop = False
+        context = multiprocessing.get_context("spawn")
+        self.connection, other_end = context.Pipe(duplex=False)
+        plain = replace(options, on_progress=_nobody, should_stop=_never)
+        self._process = context.Process(target=_work, args=(config.settings(), root, plain, other_end))
+        self._process.start()
+        other_end.close()
+
+    def listen(self, board: Board) -> str | None:
+        """Take one message; how the run ended, if it did."""
+        try:
+            message: Any = self.connection.recv()
+        except EOFError:
+            self._process.join()
+            return self._said or f"died (exit code {self._process.exitcode})"
+        if isinstance(message, Progress):
+            board.update(self.id, message)
+        else:
+            self._said = message
+        return None
+
+    def stop(self) -> None:
+        """Ask it, once, to save and stop."""
+        if not self._told_to_stop:
+            self._told_to_stop = True
+            self._process.terminate()
+
+
+def _work(settings: dict[str, Any], root: Path, options: Options, line: Connection) -> None:
+    """What a worker process does: train, and tell."""
+    config = read_config(settings)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches it too, but the parent decides
+    with stop_on_signals(signal.SIGTERM) as should_stop:
+        parent_is_gone = False
+
+        def tell(progress: Progress) -> None:
+            nonlocal parent_is_gone
+            try:
+                line.send(progress)
+            except OSError:
+                parent_is_gone = True
+
+        options = replace(options, on_progress=tell, should_stop=lambda: parent_is_gone or should_stop())
+        line.send(describe_end(partial(train, config, root, options), RunFolder(root / config.id)))
+
+
+def _nobody(progress: Progress) -> None:
+    """Stands in for functions that cannot be sent to another process."""
+
+
+def _never() -> bool:
+    return False

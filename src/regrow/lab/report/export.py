@@ -1,0 +1,80 @@
+"""Results as CSV, plain numbers."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+
+from regrow.lab.report.results import Collection, Group, Result
+from regrow.lab.report.tables import WHERE, Value
+
+
+def results_csv(found: Collection) -> str:
+    """One line per method and sparsity."""
+    lines = [_group_line(group) for experiment in found.experiments for group in experiment.groups]
+    return _csv(lines)
+
+
+def _group_line(group: Group) -> dict[str, Value]:
+    reference, config = group.reference, group.config
+    return {
+        "model": config.model,
+        "data": config.data,
+        "method": group.label,
+        "sparsity": group.sparsity,
+        "n": len(group.results),
+        "accuracy_mean": round(group.mean, 4),
+        "accuracy_sd": None if group.sd is None else round(group.sd, 4),
+        "accuracy_median": round(group.median, 4),
+        "accuracy_min": min(group.accuracies),
+        "accuracy_max": max(group.accuracies),
+        "reference_mean": reference.mean if reference else None,
+        "reference_sd": reference.sd if reference else None,
+        "reference_epochs": group.paper_epochs if reference else None,
+        "parameters": group.median_of("parameters"),
+        "bits": group.median_of("bits"),
+        "flops": group.median_of("flops"),
+        "epochs": config.num_epochs,
+        "seconds_per_run": round(group.median_of("seconds"), 2),
+    }
+
+
+def runs_csv(found: Collection) -> str:
+    """One line per finished run."""
+    lines = [
+        _run_line(group, result)
+        for experiment in found.experiments
+        for group in experiment.groups
+        for result in group.results
+    ]
+    return _csv(lines)
+
+
+def _run_line(group: Group, result: Result) -> dict[str, Value]:
+    return {
+        "id": result.id,
+        "model": result.config.model,
+        "data": result.config.data,
+        "method": group.label,
+        "sparsity": group.sparsity,
+        "seed": result.config.seed,
+        "epochs": result.epochs,
+        "accuracy": result.accuracy,
+        "loss": result.loss,
+        "parameters": result.parameters,
+        "bits": result.bits,
+        "flops": result.flops,
+        "seconds": result.seconds,
+        **{key: result.provenance.get(key, "") for key in (*WHERE, "finished")},
+    }
+
+
+def _csv(lines: Sequence[Mapping[str, Value]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]) if lines else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([{key: _exact(value) for key, value in line.items()} for line in lines])
+    return text.getvalue()
+
+
+def _exact(value: Value) -> Value:
+    return int(value) if isinstance(value, float) and value.is_integer() else value

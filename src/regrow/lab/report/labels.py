@@ -1,0 +1,176 @@
+"""What runs are called: runs that differ in more than seed, sparsity and length never share a label.
+
+A label is the paper's name of the method, followed by everything in which the run departs from the paper's settings for
+its network and method: in words where there are some, else as `key=value`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from regrow.lab import paper
+from regrow.lab.config import Config, Start, make_config, spell_out
+from regrow.lab.paper import Settings, merge
+from regrow.methods.method import METHODS
+
+NAMES = {
+    "Dense": "Full dense",
+    "Thin": "Thin dense",
+    "Static": "Static",
+    "Gradual": "Compressed",
+    "Hashed": "HashedNet",
+}
+FAMILIES = ("Full dense", "Thin dense", "Static", "Compressed", "SET", "DeepR", "HashedNet", "DSR", "RigL", "SNFS")
+
+_MODELS = {"lenet_300_100": "LeNet-300-100", "resnet_50": "ResNet-50"}
+_DATA = {
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "imagenet": "ImageNet",
+    "synthetic": "synthetic data",
+    "synthetic_colour": "synthetic colour data",
+}
+_NOT_IN_A_LABEL = ("model", "data", "seed", "epochs", "method.name", "method.sparsity")
+_IN_EPOCHS = ("method.until", "method.begin")  # the defaults of methods are steps and do not compare
+_COUNT_OR_FRACTION = ("method.prune", "method.fraction")  # 1 is one unit, 1.0 is all of them
+_ORDER = ("start", "method.granularity", "method.scope", "stretch", "method.until")
+_OTHER_RUN_MAY_SAY = ("model", "data", "seed", "epochs", "method.sparsity")
+
+
+def family(config: Config) -> str:
+    """The method's name in the paper.
+
+    >>> family(make_config({"method": "Gradual", "sparsity": 0.9}))
+    'Compressed'
+    """
+    name = "Thin" if config.width == "thin" else config.method_name
+    return NAMES.get(name, name)
+
+
+def family_rank(name: str) -> int:
+    """The order of tables and legends: that of the paper, others last."""
+    return FAMILIES.index(name) if name in FAMILIES else len(FAMILIES)
+
+
+def experiment_title(model: str, data: str) -> str:
+    """
+    >>> experiment_title("wrn_28_2", "cifar10")
+    'WRN-28-2 on CIFAR-10'
+    """
+    network = _MODELS.get(model) or (model.upper().replace("_", "-") if model.startswith("wrn_") else model)
+    return f"{network} on {_DATA.get(data, data)}"
+
+
+def label(config: Config, without: Sequence[str] = ()) -> str:
+    """What a run is called in tables and figures; `without` some of its departures, e.g. those all runs share.
+
+    >>> label(make_config({"method": {"name": "DSR", "sparsity": 0.9, "granularity": "kernel"}}))
+    'DSR, kernels'
+    >>> label(make_config({"method": "Static", "sparsity": 0.9, "stretch": 1.0}))
+    'Static, 1x'
+    """
+    parts = [text for text in departures(config).values() if text not in without]
+    is_control = config.method_name == "Static" and config.start.topology in ("final", "counts")
+    return ", ".join(parts if is_control else [family(config), *parts])
+
+
+def departures(config: Config) -> dict[str, str]:
+    """In what a run is not as the paper's of this network and method, in words, by the setting."""
+    mine, usual = _flat(config), _flat(paper_run(config))
+    usual["written_for"] = paper.settings_for(config.model, config.method_name, config.width == "thin")["written_for"]
+    changed = [key for key in {**mine, **usual} if mine.get(key) != usual.get(key)]
+    changed.sort(key=lambda key: (_ORDER.index(key) if key in _ORDER else len(_ORDER), key))
+    return {key: _in_words(key, mine.get(key), config) for key in changed}
+
+
+def shared_departures(configs: Sequence[Config]) -> list[str]:
+    """What all these runs depart in alike and what says nothing about a method, e.g. a precision: worth saying once."""
+    about_methods = ("method.", "start", "stretch", "width")
+    each = [
+        {text for key, text in departures(config).items() if not key.startswith(about_methods)} for config in configs
+    ]
+    return sorted(set.intersection(*each)) if each else []
+
+
+def paper_run(config: Config) -> Config:
+    """The run of the paper that this one is, or is a variation of: full length, its own sparsity and data."""
+    settings: Settings = {"model": config.model, "data": config.data, "method": config.method_name}
+    settings["written_for"] = config.written_for  # so that points in time compare
+    if "sparsity" in config.method:
+        settings["sparsity"] = config.sparsity
+    if config.width == "thin":
+        settings["width"] = "thin"
+    return make_config(settings)
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    """All settings that a label speaks of, by dotted keys, with the defaults of the method filled in."""
+    tables = config.settings()
+    start = _read_start(config)
+    flat = {f"method.{f.name}": f.default for f in fields(METHODS[config.method_name])}
+    flat |= dict.fromkeys(_IN_EPOCHS)
+    flat |= {f"method.{key}": value for key, value in tables.pop("method").items()}
+    flat |= {f"optimizer.{key}": value for key, value in tables.pop("optimizer").items()}
+    flat |= {**tables, "start": start}
+    return {key: value for key, value in flat.items() if key not in _NOT_IN_A_LABEL}
+
+
+def _read_start(config: Config) -> tuple[str, str, str]:
+    start = config.start
+    return start.topology, start.weights, _other_run(start, config)
+
+
+def _other_run(start: Start, config: Config) -> str:
+    """The run that another one starts from, by its label and by what it does not take over from that one."""
+    if start.run is None or isinstance(start.run, str):
+        return start.run or ""
+    said = spell_out(start.run)
+    known = {"model": config.model, "data": config.data, "method": {"sparsity": config.sparsity}}
+    other = make_config(merge(known, {key: value for key, value in said.items() if key not in ("seed", "epochs")}))
+    own = {**said, **{f"method.{key}": value for key, value in said.get("method", {}).items()}}
+    parts = [label(other), *(f"{key.split('.')[-1]}={own[key]}" for key in _OTHER_RUN_MAY_SAY if key in own)]
+    return parts[0] if parts == [family(other)] else f"({', '.join(parts)})"
+
+
+def _in_words(key: str, value: Any, config: Config) -> str:
+    if key == "start":
+        return _start_in_words(*value)
+    if key == "method.granularity":
+        return f"{value}s"
+    if key == "method.distribution" and isinstance(value, str):
+        return value.upper() if value.startswith("er") else value
+    if key == "method.scope" and value == "network":
+        return "across layers"
+    if key == "method.until" and value is not None:
+        return f"rewiring until epoch {_plain(value)} of {_plain(config.written_for)}"
+    if key == "method.until" and METHODS[config.method_name].until is None:
+        return "rewiring to the end"
+    if key == "stretch":
+        return f"{_plain(value)}x"
+    if key == "precision":
+        return str(value)
+    text = str(value) if key in _COUNT_OR_FRACTION else _plain(value)
+    return f"{key.removeprefix('method.').removeprefix('optimizer.')}={text}"
+
+
+def _start_in_words(topology: str, weights: str, other: str) -> str:
+    """
+    >>> _start_in_words("final", "fresh", "DSR"), _start_in_words("counts", "fresh", "DSR")
+    ('DSR topology, fresh weights', 'random topology, DSR counts')
+    """
+    of_other = f"{weights} weights" if weights == "fresh" else f"{weights} weights of {other}"
+    if topology == "final":
+        return f"{other} topology, {weights} weights"
+    if topology == "counts":
+        return f"random topology, {other} counts" + ("" if weights == "fresh" else f", {weights} weights")
+    return f"largest weights kept, {of_other}" if topology == "magnitude" else f"random topology, {of_other}"
+
+
+def _plain(value: Any) -> str:
+    """A value so that different ones look different, whole numbers without a point."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_plain(key)}: {_plain(inner)}" for key, inner in value.items()) + "}"
+    return str(value)

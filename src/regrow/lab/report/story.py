@@ -1,0 +1,84 @@
+"""What is seen, in plain words."""
+
+from collections.abc import Sequence
+
+from regrow.lab.report.formats import percent, several, short_count
+from regrow.lab.report.results import Collection, Experiment, Group
+
+PERCENT = "\N{NO-BREAK SPACE}%"
+
+
+def title(found: Collection) -> str:
+    titles = [experiment.title for experiment in found.experiments]
+    return f"Sparse training: {listed(titles) if len(titles) <= 2 else several(len(titles), 'experiment')}"
+
+
+def overview(found: Collection) -> str:
+    """One paragraph for the whole page."""
+    titles = listed([experiment.title for experiment in found.experiments])
+    return (
+        f"Accuracy, size and layer sparsities of {several(len(found.results), 'finished run')}: {titles}. Sparse "
+        "networks of the same sparsity hold the same number of weights; methods differ in which ones, and in whether "
+        "that may change while training. Accuracies are in percent, on the test set, after the last epoch; no epoch "
+        "was picked for being good."
+    )
+
+
+def story(experiment: Experiment) -> str:
+    """What was run, who came first where it is hardest, and how far from the dense network that is."""
+    sentences = [_what_was_run(experiment)]
+    if experiment.shared:
+        sentences.append(f"All of them with {listed(experiment.shared)}.")
+    if experiment.sparsities:
+        sentences.append(_who_came_first(experiment, experiment.sparsities[-1]))
+        if len(experiment.sparsities) > 1:
+            sentences.append(_who_came_first(experiment, experiment.sparsities[0]))
+    sentences += [_dense(group) for group in experiment.groups if group.sparsity is None]
+    other = [group for group in experiment.groups if group.reference and group.has_other_length]
+    if other:
+        longest = max(other, key=lambda group: group.paper_epochs / group.config.num_epochs)
+        share = longest.config.num_epochs / longest.paper_epochs
+        sentences.append(
+            f"These runs lasted {_times(share)} as long as those behind the references: expect the two to differ."
+        )
+    return " ".join(sentences)
+
+
+def _what_was_run(experiment: Experiment) -> str:
+    labels = list(dict.fromkeys(group.label for group in experiment.groups))
+    seeds = sorted({len(group.results) for group in experiment.groups})
+    each = several(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    families = {group.family for group in experiment.groups}
+    variants = " and variants" if len(labels) > len(families) else ""
+    at = f" at sparsity {listed([f'{s:g}' for s in experiment.sparsities])}" if experiment.sparsities else ""
+    return f"{several(len(experiment.results), 'run')}: {several(len(labels), 'method')}{variants}{at}, {each} each."
+
+
+def _who_came_first(experiment: Experiment, sparsity: float) -> str:
+    here = [group for group in experiment.groups if group.sparsity == sparsity]
+    same_size = [group for group in here if group.family != "Thin dense"] or here
+    groups = sorted(same_size, key=lambda group: -group.median)
+    best, last = groups[0], groups[-1]
+    size = short_count(best.median_of("parameters"))
+    median = f"{percent(best.median)}{PERCENT}"
+    text = f"At sparsity {sparsity:g} {best.label} comes first, median {median} with {size} parameters"
+    if last is not best:
+        text += f"; {last.label} comes last, with {percent(last.median)}{PERCENT}"
+    return text + "."
+
+
+def _dense(group: Group) -> str:
+    size = short_count(group.median_of("parameters"))
+    return f"{group.label} reaches {percent(group.median)}{PERCENT} with {size} parameters."
+
+
+def _times(share: float) -> str:
+    return f"{share:.2g} times" if share >= 1 else f"{100 * share:.2g}{PERCENT}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else list(words))

@@ -1,0 +1,182 @@
+"""Tables of results, for the page and for the terminal."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from regrow.lab.report.formats import byte_size, clock, duration, percent, short_count, signed
+from regrow.lab.report.results import Experiment, Group, Result, collect
+from regrow.lab.runs import Run
+
+Value = float | str | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is shown, what it is sorted by (None comes last), and a remark in small print."""
+
+    text: str
+    value: Value
+    remark: str = ""
+    family: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """`key` names it in links that sort by it."""
+
+    key: str
+    title: str
+    is_number: bool = True
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table as text and values, for the page."""
+
+    columns: Sequence[Column]
+    rows: list[list[Cell]]
+
+
+def _spread(mean: float | None, sd: float | None) -> str:
+    return percent(mean) if sd is None else f"{percent(mean)} ± {percent(sd)}"
+
+
+def _method(group: Group) -> Cell:
+    return Cell(group.label, group.label, family=group.family)
+
+
+def _sparsity(group: Group) -> Cell:
+    return Cell("" if group.sparsity is None else f"{group.sparsity:g}", group.sparsity)
+
+
+def _accuracy(group: Group) -> Cell:
+    return Cell(_spread(group.mean, group.sd), group.mean)
+
+
+def _range(group: Group) -> Cell:
+    low, high = min(group.accuracies), max(group.accuracies)
+    return Cell("" if len(group.results) == 1 else f"{percent(low)} \N{EN DASH} {percent(high)}", low)
+
+
+def _reference(group: Group) -> Cell:
+    reference = group.reference
+    if reference is None:
+        return Cell("", None)
+    remark = "length differs" if group.has_other_length else ""
+    return Cell(_spread(reference.mean, reference.sd), reference.mean, remark)
+
+
+def _difference(group: Group) -> Cell:
+    apart = None if group.reference is None else group.mean - group.reference.mean
+    return Cell(signed(apart), apart)
+
+
+def _parameters(group: Group) -> Cell:
+    number = group.median_of("parameters")
+    return Cell(f"{number:,.0f}", number)
+
+
+def _bits(group: Group) -> Cell:
+    number = group.median_of("bits")
+    return Cell(f"{number:,.0f}", number, byte_size(number))
+
+
+def _flops(group: Group) -> Cell:
+    return Cell(short_count(group.median_of("flops")), group.median_of("flops"))
+
+
+def _epochs(group: Group) -> Cell:
+    remark = f"of {group.paper_epochs}" if group.reference and group.has_other_length else ""
+    return Cell(f"{group.config.num_epochs}", group.config.num_epochs, remark)
+
+
+def _seconds(group: Group) -> Cell:
+    return Cell(duration(group.median_of("seconds")), group.median_of("seconds"))
+
+
+COLUMNS: dict[Column, Callable[[Group], Cell]] = {
+    Column("method", "method", is_number=False): _method,
+    Column("sparsity", "sparsity"): _sparsity,
+    Column("n", "n"): lambda group: Cell(str(len(group.results)), len(group.results)),
+    Column("accuracy", "accuracy, %"): _accuracy,
+    Column("median", "median"): lambda group: Cell(percent(group.median), group.median),
+    Column("range", "min \N{EN DASH} max"): _range,
+    Column("reference", "reference, %"): _reference,
+    Column("difference", "difference"): _difference,
+    Column("parameters", "parameters"): _parameters,
+    Column("bits", "description length, bits"): _bits,
+    Column("flops", "FLOPs"): _flops,
+    Column("epochs", "epochs"): _epochs,
+    Column("seconds", "time per run"): _seconds,
+}
+
+
+def results_grid(groups: Sequence[Group]) -> Grid:
+    """One row per method and sparsity; columns that would be empty are left out."""
+    rows = [[cell(group) for cell in COLUMNS.values()] for group in groups]
+    used = [i for i in range(len(COLUMNS)) if any(row[i].text for row in rows)]
+    return Grid([list(COLUMNS)[i] for i in used], [[row[i] for i in used] for row in rows])
+
+
+WHERE = ("device", "host", "threads", "torch", "python", "regrow", "revision")
+
+
+def where_grid(results: Sequence[Result]) -> Grid:
+    """What was run where: one row per combination of device, versions and revision."""
+    gathered: dict[tuple[str, ...], list[Result]] = {}
+    for result in results:
+        place = tuple(result.provenance.get(key, "") for key in WHERE)
+        gathered.setdefault(place, []).append(result)
+    columns = [Column(key, key, is_number=key == "threads") for key in WHERE]
+    columns += [Column("runs", "runs"), Column("time", "total time"), Column("last", "last finished, UTC")]
+    rows = []
+    for place, some in sorted(gathered.items()):
+        seconds = sum(result.seconds for result in some)
+        last = max(result.provenance.get("finished", "") for result in some)
+        cells = [Cell(text, float(text) if text.isdecimal() else text) for text in place]
+        cells += [Cell(str(len(some)), len(some)), Cell(duration(seconds), seconds)]
+        rows.append([*cells, Cell(last[:16].replace("T", " "), last)])
+    return Grid(columns, rows)
+
+
+def results_table(runs: Sequence[Run]) -> RenderableType:
+    """The results of finished runs, for a terminal of 80 columns; a table per experiment."""
+    return Stack(*(terminal_table(experiment) for experiment in collect(runs).experiments))
+
+
+def terminal_table(experiment: Experiment) -> Table:
+    table = Table(title=experiment.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, show_edge=False)
+    table.padding, table.pad_edge, table.caption_justify = (0, 1, 0, 0), False, "left"
+    rows = [[cell(group) for cell in _IN_TERMINAL.values()] for group in experiment.groups]
+    used = [i for i in range(len(_IN_TERMINAL)) if any(row[i].text for row in rows)]
+    for column in [list(_IN_TERMINAL)[i] for i in used]:
+        table.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=column.is_number)
+    for row in rows:
+        table.add_row(*(escape(row[i].text) for i in used))
+    if any(group.reference and group.has_other_length for group in experiment.groups):
+        table.caption = "* the reference has another length"
+    return table
+
+
+def _short_reference(group: Group) -> Cell:
+    cell = _reference(group)
+    mean = percent(group.reference.mean) if group.reference else ""
+    return Cell(f"{mean} *" if cell.remark else mean, cell.value)
+
+
+_IN_TERMINAL: dict[Column, Callable[[Group], Cell]] = {
+    Column("method", "method", is_number=False): _method,
+    Column("sparsity", "sparsity"): _sparsity,
+    Column("n", "n"): lambda group: Cell(str(len(group.results)), len(group.results)),
+    Column("accuracy", "accuracy, %"): _accuracy,
+    Column("reference", "reference"): _short_reference,
+    Column("parameters", "parameters"): _parameters,
+    Column("epochs", "epochs"): _epochs,
+    Column("seconds", "time"): lambda group: Cell(clock(group.median_of("seconds")), group.median_of("seconds")),
+}
