@@ -43,7 +43,7 @@ class Row:
             chunk=chunk,
             active=torch.cat(list(chunk.of(self.active))),
             counts=chunk.of(self.counts),
-            values=lambda: chunk.flatten(chunk.of(self.tensors)),
+            pieces=lambda: [layer.flatten(t) for layer, t in zip(chunk.layers, chunk.of(self.tensors), strict=True)],
             signs=lambda: torch.cat(list(chunk.of(self.signs))),
             scores=lambda: torch.cat(list(chunk.of(self.scores))),
         )

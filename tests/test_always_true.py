@@ -29,6 +29,8 @@ def methods(draw):
     options = {"sparsity": draw(st.floats(0.0, 0.95)), "l1": draw(st.sampled_from([0.0, 1e-3]))}
     if cls is regrow.DeepR:
         options |= {"scope": draw(st.sampled_from(["layer", "network"])), "temperature": 1e-4}
+    elif cls is regrow.Hashed:
+        options["distribution"] = draw(st.sampled_from(["uniform", "er", "erk"]))
     else:
         options |= {
             "period": draw(st.integers(1, 3)),
@@ -115,8 +117,8 @@ def _check_record(sparse, network, trainer, before, record):
 @pytest.mark.parametrize("granularity", ["weight", "kernel", "channel"])
 @pytest.mark.parametrize("name", sorted(regrow.METHODS))
 def test_every_method_conforms(name, granularity):
-    if regrow.METHODS[name].walks and granularity != "weight":
-        pytest.skip("goes by the signs of single weights")
+    if name in ("DeepR", "Hashed") and granularity != "weight":
+        pytest.skip("goes by single weights")
     check_method(regrow.METHODS[name](sparsity=0.8, granularity=granularity))
 
 

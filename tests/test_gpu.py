@@ -8,7 +8,12 @@ import torch
 from torch import nn
 
 import regrow
+from regrow.kernels import comparing, drawing
 from regrow.kernels.zeroing import Masks
+from regrow.row import cut_into_chunks
+from regrow.rules import grow
+from regrow.storage.sharing import Sharing
+from regrow.units import cut
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -74,6 +79,86 @@ def test_strides_that_differ_from_the_mask_take_the_slow_way_and_are_right():
     tensor = torch.randn(8, 16, device=DEVICE).t()
     mask = torch.rand(16, 8, device=DEVICE) < 0.5
     check_zeroing([[tensor]], [mask])
+
+
+def some_layers(sizes, density=0.1):
+    """A chunk on the GPU behind three other layers, its flat values and which of its units are active."""
+    generator = torch.Generator().manual_seed(2)
+    values = [torch.randn(size, generator=generator) for size in [1, 1, 1, *sizes]]
+    layers = [cut(f"layer{i}", value, "weight") for i, value in enumerate(values)]
+    devices = [torch.device("cpu")] * 3 + [torch.device(DEVICE, 0)] * len(sizes)
+    chunk = cut_into_chunks(layers, devices)[-1]
+    assert chunk.first == 3
+    active = torch.rand(sum(sizes), generator=generator) < density
+    return chunk, [value.to(DEVICE) for value in values[3:]], active.to(DEVICE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_the_units_below_a_bound_are_those_that_plain_torch_finds(dtype):
+    chunk, values, active = some_layers([1, 2048, 70_001, 5, 2049], density=0.4)
+    pieces = [value.to(dtype) for value in values]
+    bound = float(pieces[2].abs().median())
+    positions, counts = comparing.below(chunk, pieces, active, bound)
+    expected = [(piece.abs() < bound) & flags for piece, flags in zip(pieces, chunk.split(active), strict=True)]
+    assert torch.equal(positions, torch.cat(expected).nonzero().flatten())
+    assert counts == [int(flags.sum()) for flags in expected]
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("place", [0, 2048, 70_000])
+def test_nothing_is_below_a_bound_where_a_value_is_not_finite(poison, place):
+    chunk, pieces, active = some_layers([5, 70_001, 70_001])
+    pieces[1][place] = poison
+    assert comparing.below(chunk, pieces, active, 0.5) is None
+
+
+def test_layers_of_several_dtypes_are_rewired_the_plain_way_and_alike():
+    masks = []
+    for device in ("cpu", DEVICE):
+        model = small_network().to(device)
+        model[2].to(torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        sparse = regrow.attach(model, optimizer, regrow.DSR(sparsity=0.8, threshold=0.05, period=1))
+        sparse.advance()
+        assert sum(sparse.history[0].pruned.values()) > 0
+        masks.append([mask.cpu() for mask in sparse.masks().values()])
+    assert all(map(torch.equal, *masks))
+
+
+@pytest.mark.parametrize("name", ["DSR", "SET"])
+def test_weights_that_are_not_finite_are_refused_by_name(name):
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    sparse = regrow.attach(model, optimizer, regrow.METHODS[name](sparsity=0.8, period=1))
+    with torch.no_grad():
+        model[2].weight[sparse.masks()["2.weight"]] = torch.nan
+    with pytest.raises(ValueError, match=r"2\.weight has weights that are not finite"):
+        sparse.advance()
+
+
+@pytest.mark.parametrize("share", [0.001, 0.03, 0.125])
+@pytest.mark.parametrize("density", [0.0, 0.1, 0.95])
+def test_the_first_free_places_are_those_that_the_cpu_finds(share, density):
+    chunk, _, active = some_layers([1, 64, 1000, 7, 70_001, 1_000_000, 2048], density)
+    free = [int((~flags).sum()) for flags in chunk.split(active)]
+    wanted = [int(share * n) for n in free]
+    found = drawing.first_free(chunk, wanted, active, key=77)
+    assert torch.equal(found.cpu(), grow._first_free(chunk, wanted, free, active.cpu(), 77))
+
+
+def test_a_rewiring_by_threshold_waits_for_the_device_once():
+    model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256)).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    sparse = regrow.attach(model, optimizer, regrow.DSR(sparsity=0.9, threshold=0.005, period=1))
+    sparse.advance()
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            sparse.advance()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert sum(sparse.history[1].pruned.values()) > 0
+    assert len([one for one in caught if "called a synchronizing" in str(one.message)]) == 1
 
 
 @pytest.mark.parametrize("name", ["Static", "DSR", "SET", "RigL", "SNFS"])
@@ -167,3 +252,25 @@ def test_steps_that_a_grad_scaler_skips_do_not_count(fused):
 @pytest.mark.parametrize("name", list(regrow.METHODS))
 def test_every_method_conforms_on_the_gpu(name):
     regrow.testing.check_method(regrow.METHODS[name](sparsity=0.8), device=DEVICE)
+
+
+def test_gpu_and_cpu_share_values_alike():
+    weights = []
+    for device in ("cpu", DEVICE):
+        model = small_network().to(device)
+        regrow.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), regrow.Hashed(sparsity=0.9), seed=5)
+        weights.append([module.weight.cpu() for module in model.modules() if isinstance(module, nn.Conv2d)])
+    assert all(map(torch.equal, *weights))
+
+
+def test_the_gradient_of_shared_values_is_the_same_every_time_and_that_of_the_cpu():
+    sharing = Sharing(cut("layer", torch.empty(500, 400), "weight"), 2000, 7)
+    gradient = torch.randn(500, 400)
+    found = []
+    for device in (DEVICE, DEVICE, DEVICE, "cpu"):
+        values = torch.zeros(2000, device=device, requires_grad=True)
+        sharing.expand(values).backward(gradient.to(device))
+        found.append(values.grad.cpu())
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    torch.testing.assert_close(found[0], found[3])

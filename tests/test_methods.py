@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regrow
-from regrow import DSR, METHODS, SET, SNFS, DeepR, Dense, Gradual, RigL, Static
+from regrow import DSR, METHODS, SET, SNFS, DeepR, Dense, Gradual, Hashed, RigL, Static
 from regrow.methods.method import Method, method
 from strategies import decide, row, with_pruned
 
@@ -124,6 +124,8 @@ OWN = [
     (SNFS, "momentum", 2),
     (DeepR, "scope", "global"),
     (DeepR, "granularity", "kernel"),
+    (Hashed, "granularity", "kernel"),
+    (Hashed, "granularity", "channel"),
     (DeepR, "temperature", -1e-9),
     (DeepR, "temperature", NAN),
     (DeepR, "temperature", INF),
@@ -188,8 +190,8 @@ def test_gradual_pruning_starts_dense():
     assert sparse.budget == 2
 
 
-@pytest.mark.parametrize("still", [Static(sparsity=0.5, period=1), Dense(period=1)])
-def test_static_and_dense_never_rewire(still):
+@pytest.mark.parametrize("still", [Static(sparsity=0.5, period=1), Dense(period=1), Hashed(sparsity=0.5)])
+def test_static_dense_and_hashed_never_rewire(still):
     assert not any(still.is_due(step) for step in range(20))
 
 

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.rules import prune
+from strategies import row
 
 WEIGHTS = torch.tensor([0.9, -0.1, 0.4, -0.2, 0.3, -0.8, 0.05, 0.6])
 
@@ -13,12 +14,18 @@ def where(flags: torch.Tensor) -> list[int]:
     return flags.nonzero().flatten().tolist()
 
 
-def test_below_threshold_takes_all_that_are_smaller():
-    assert where(prune.below_threshold(WEIGHTS.abs(), 0.25)) == [1, 3, 6]
+def below(threshold: float, *layers: list[float | None]) -> tuple[list[int], list[int]]:
+    (stretch,) = row(*layers).stretches()
+    positions, counts = prune.below_threshold(stretch, threshold)
+    return positions.tolist(), counts
+
+
+def test_below_threshold_takes_all_active_units_that_are_smaller_and_counts_them_per_layer():
+    assert below(0.25, [0.9, -0.1, 0.4, -0.2], [0.3, None, 0.05, 0.6]) == ([1, 3, 6], [2, 1])
 
 
 def test_a_weight_as_large_as_the_threshold_stays():
-    assert where(prune.below_threshold(torch.tensor([0.25, 0.2499, 0.2501]), 0.25)) == [1]
+    assert below(0.25, [0.25, 0.2499, 0.2501, -0.25]) == ([1], [1])
 
 
 def test_smallest_takes_from_each_layer_its_own():

@@ -10,6 +10,7 @@ from regrow.methods.deepr import DeepR
 from regrow.methods.dense import Dense
 from regrow.methods.dsr import DSR
 from regrow.methods.gradual import Gradual
+from regrow.methods.hashed import Hashed
 from regrow.methods.rigl import RigL
 from regrow.methods.set import SET
 from regrow.methods.snfs import SNFS
@@ -25,6 +26,7 @@ __all__ = [
     "DeepR",
     "Dense",
     "Gradual",
+    "Hashed",
     "Method",
     "Rewiring",
     "RigL",

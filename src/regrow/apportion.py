@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import isfinite, lcm
+from operator import mul
 
 
 def apportion(
@@ -22,62 +23,54 @@ def apportion(
     >>> apportion([50, 30, 20], 10, [2, 99, 99])  # the overflow of the first keeps the ratio 3 : 2
     [2, 5, 3]
     """
-    units = [1] * len(shares) if sizes is None else list(sizes)
+    units = [1] * len(shares) if sizes is None else sizes
     if not len(shares) == len(capacities) == len(units):
         raise ValueError("shares, capacities and sizes must have one entry per layer")
     if not all(map(isfinite, shares)) or min(shares, default=0) < 0:
         raise ValueError("shares must be finite and not negative")
     if min(capacities, default=0) < 0 or min(units, default=1) < 1:
         raise ValueError("capacities must not be negative and sizes must be positive")
-    room = sum(capacity * size for capacity, size in zip(capacities, units, strict=True))
+    room = sum(map(mul, capacities, units))
     if not 0 <= total <= room:
         raise ValueError(f"cannot place {total} weights where there is room for {room}")
 
     counts = [0] * len(shares)
-    left = total
-    whole = _to_integers(shares)
-    wanting = [i for i, share in enumerate(whole) if share > 0 and capacities[i] > 0]
-    left -= _fill(counts, wanting, whole, left, capacities, units)
+    left = total - _fill(counts, _to_integers(shares), total, capacities, units)
     if left:
-        rooms = [(capacity - count) * size for capacity, count, size in zip(capacities, counts, units, strict=True)]
-        others = [i for i, space in enumerate(rooms) if space > 0]
-        _fill(counts, others, rooms, left, capacities, units)
+        _fill(counts, _rooms(counts, capacities, units), left, capacities, units)
     return counts
 
 
-def _fill(
-    counts: list[int],
-    open_: list[int],
-    shares: Sequence[int],
-    total: int,
-    capacities: Sequence[int],
-    sizes: Sequence[int],
-) -> int:
-    """Add units to `counts` for the layers in `open_` and return how many weights that used."""
+def _fill(counts: list[int], shares: Sequence[int], total: int, capacities: Sequence[int], sizes: Sequence[int]) -> int:
+    """Add units to `counts` for the layers with a share and room, and return how many weights that used."""
     left = total
+    rooms = _rooms(counts, capacities, sizes)
+    open_ = [i for i, share in enumerate(shares) if share and rooms[i]]
     while open_:
-        sum_ = sum(shares[i] for i in open_)
-        full = [i for i in open_ if shares[i] * left >= (capacities[i] - counts[i]) * sizes[i] * sum_]
+        sum_ = sum([shares[i] for i in open_])
+        full = [i for i in open_ if shares[i] * left >= rooms[i] * sum_]
         if not full:
             break
         for i in full:
-            left -= (capacities[i] - counts[i]) * sizes[i]
+            left -= rooms[i]
             counts[i] = capacities[i]
         closed = set(full)
         open_ = [i for i in open_ if i not in closed]
     if not open_:
         return total - left
 
-    quotas = {i: divmod(shares[i] * left, sum_ * sizes[i]) for i in open_}
-    for i, (units, _) in quotas.items():
+    shared, common = left, lcm(*set(sizes))
+    remainders = []
+    for i in open_:
+        units, remainder = divmod(shares[i] * shared, sum_ * sizes[i])
         counts[i] += units
-    left -= sum(units * sizes[i] for i, (units, _) in quotas.items())
-    common = lcm(*(sizes[i] for i in open_))
-    by_remainder = sorted(open_, key=lambda i: (-quotas[i][1] * (common // sizes[i]), i))
+        left -= units * sizes[i]
+        remainders.append((-remainder * (common // sizes[i]), i))
+    remainders.sort()
     fits = True
     while left and fits:
         fits = False
-        for i in by_remainder:
+        for _, i in remainders:
             if sizes[i] <= left and counts[i] < capacities[i]:
                 counts[i] += 1
                 left -= sizes[i]
@@ -85,9 +78,14 @@ def _fill(
     return total - left
 
 
+def _rooms(counts: Sequence[int], capacities: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """How many weights each layer still has room for."""
+    return [(capacity - count) * size for capacity, count, size in zip(capacities, counts, sizes, strict=True)]
+
+
 def _to_integers(shares: Sequence[float]) -> list[int]:
     """The same proportions in whole numbers; every float is a fraction over a power of two, so nothing is lost."""
-    if all(isinstance(share, int) for share in shares):
+    if {int}.issuperset(map(type, shares)):
         return [int(share) for share in shares]
     ratios = [share.as_integer_ratio() for share in shares]
     denominator = max((below for _, below in ratios), default=1)

@@ -15,6 +15,8 @@ from regrow.sparsifier import Sparsifier, sparsifiers_of
 from regrow.start import largest_units, random_topology
 from regrow.state import check_masks
 from regrow.storage.dense import DenseStorage
+from regrow.storage.expanding import shared_values
+from regrow.storage.hashed import hash_weights, leave_out_unfit
 from regrow.units import Layer
 
 
@@ -33,15 +35,20 @@ def attach(
     - `layers`: None for the weights of all linear and convolution layers and attention projections; or names, glob
       patterns, or a function (name, parameter) -> bool.
     - `start`: "random", "magnitude" (keep the largest weights of a trained model) or masks {name: bool tensor}, which
-      then define the budget.
+      then define the budget. Values that positions share start at random only.
     - `seed`: the topology is a function of it and of the step; the generators of torch are not touched.
 
-    Nothing is changed if anything is wrong with the arguments.
+    Replaces no object of yours, with one exception: Hashed puts vectors of values in the place of the dense weights,
+    in the model and in the optimizer. Nothing is changed if anything is wrong with the arguments.
     """
     _check_arguments(model, optimizer, method, start, seed, storage)
     chosen = choose_layers(model, optimizer, layers, method.granularity)
+    if method.shares_values and layers is None:
+        chosen = leave_out_unfit(model, chosen)
     units, parameters = [layer for layer, _ in chosen], [parameter for _, parameter in chosen]
-    _check_not_attached(parameters)
+    _check_not_attached(model, parameters)
+    if method.shares_values:
+        return _attach_hashed(model, optimizer, method, units, parameters, start, seed)
     check_leaves_zeros_alone(optimizer, list(parameters))
 
     place = DenseStorage(units, parameters)
@@ -65,6 +72,23 @@ def attach(
         place.fix_signs(seed)
     place.zero_inactive(optimizer)
     return Sparsifier(optimizer, method, place, seed=seed, counts=counts, goal=goal, budget=budget)
+
+
+def _attach_hashed(
+    model: nn.Module,
+    optimizer: Optimizer,
+    method: Method,
+    layers: list[Layer],
+    parameters: list[nn.Parameter],
+    start: str | Mapping[str, Tensor],
+    seed: int,
+) -> Sparsifier:
+    if start != "random":
+        raise ValueError('the weights of a trained model are not shared ones; attach Hashed with start="random"')
+    budget = method.budget(sum(layer.num_weights for layer in layers))
+    counts = _share(budget, layers, method)
+    place = hash_weights(model, optimizer, layers, parameters, counts, seed)
+    return Sparsifier(optimizer, method, place, seed=seed, counts=counts, goal=counts, budget=budget)
 
 
 def _share(budget: int, layers: list[Layer], method: Method) -> list[int]:
@@ -97,8 +121,11 @@ def _check_arguments(
         raise ValueError(f'storage must be "dense", got {storage!r}')
 
 
-def _check_not_attached(parameters: list[nn.Parameter]) -> None:
+def _check_not_attached(model: nn.Module, parameters: list[nn.Parameter]) -> None:
     if sparsifiers_of(parameters):
         gc.collect()  # one whose optimizer is gone may only be waiting for collection
         if sparsifiers_of(parameters):
             raise ValueError("these parameters are already attached; call detach() on the other sparsifier first")
+    hashed = {id(values) for values in shared_values(model)}
+    if any(id(parameter) in hashed for parameter in parameters):
+        raise ValueError("this model is hashed and its sparsifier is gone; build it anew, or detach before copying it")

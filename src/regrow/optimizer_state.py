@@ -1,6 +1,8 @@
 """What an optimizer remembers of a parameter, and whether it leaves inactive weights alone."""
 
+import copy
 from collections import OrderedDict, defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +15,46 @@ def state_like(optimizer: Optimizer, parameter: Tensor) -> list[Tensor]:
     shape = parameter.shape
     state = optimizer.state.get(parameter, {})
     return [value for value in state.values() if isinstance(value, Tensor) and value.shape == shape]
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What an optimizer remembers of a parameter that it has not trained: of all weights the same."""
+
+    of_each_weight: dict[str, Tensor]
+    of_all: dict[str, Any]
+
+    def spread(self, parameter: Tensor) -> dict[str, Any]:
+        """The state that says the same of another parameter."""
+        per_weight = {
+            name: one.to(parameter.device).expand(parameter.shape).clone() for name, one in self.of_each_weight.items()
+        }
+        return per_weight | copy.deepcopy(self.of_all)
+
+
+def constant_state(optimizer: Optimizer, parameter: Tensor) -> Constants:
+    """What an optimizer remembers of a parameter; refused if it is not the same for all weights."""
+    each, rest = {}, {}
+    for name, value in optimizer.state.get(parameter, {}).items():
+        if isinstance(value, Tensor) and value.shape == parameter.shape:
+            each[name] = value.reshape(-1)[:1].reshape(()).clone()
+            if not bool((value == each[name]).all()):
+                raise ValueError(
+                    f"{type(optimizer).__name__} has trained these parameters already, and its {name!r} cannot go over "
+                    "to parameters of another shape; attach right after building the optimizer"
+                )
+        else:
+            rest[name] = copy.deepcopy(value)
+    return Constants(each, rest)
+
+
+def put_in_place(optimizer: Optimizer, old: Tensor, new: Tensor, state: Constants) -> None:
+    """Let an optimizer train another parameter in a parameter's stead, in the same group and position."""
+    for group in optimizer.param_groups:
+        group["params"][:] = [new if parameter is old else parameter for parameter in group["params"]]
+    optimizer.state.pop(old, None)
+    if state.of_each_weight or state.of_all:
+        optimizer.state[new] = state.spread(new)
 
 
 def check_leaves_zeros_alone(optimizer: Optimizer, parameters: list[Tensor]) -> None:

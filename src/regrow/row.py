@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
+from operator import mul
 from typing import TypeVar
 
 import torch
@@ -32,9 +34,14 @@ class Chunk:
         return self.offsets[-1]
 
     @cached_property
+    def bounds(self) -> Tensor:
+        """The offsets, on the device."""
+        return torch.tensor(self.offsets).to(self.device)
+
+    @cached_property
     def ends(self) -> Tensor:
         """Where each layer ends, on the device."""
-        return torch.tensor(self.offsets[1:]).to(self.device)
+        return self.bounds[1:]
 
     def split(self, stretch: Tensor) -> list[Tensor]:
         """A flat tensor over this chunk as one view per layer."""
@@ -88,17 +95,23 @@ class Stretch:
     """A chunk at the moment of a rewiring, as the rules see it.
 
     `active` flags its units and `counts` says how many are active in each layer. The rest is made when it is asked for,
-    with an entry for each unit, active or not, and not kept, because it is large: `values`, the weights (for coarse
-    units their mean magnitudes); `signs`, the side of zero each belongs to (true: positive) where a method fixes it;
-    `scores`, what growth goes by, a tensor of its own that may be changed.
+    with an entry for each unit, active or not, and not kept, because it is large: `pieces`, the weights of each layer
+    (for coarse units their mean magnitudes), flat, and mostly views; `signs`, the side of zero each unit belongs to
+    (true: positive) where a method fixes it; `scores`, what growth goes by, a tensor of its own that may be changed.
     """
 
     chunk: Chunk
     active: Tensor
     counts: tuple[int, ...]
-    values: Callable[[], Tensor]
+    pieces: Callable[[], Sequence[Tensor]]
     signs: Callable[[], Tensor]
     scores: Callable[[], Tensor]
+
+    def values(self) -> Tensor:
+        """The weights of all layers in one; refused if they are not finite."""
+        row = self.chunk.join(self.pieces())
+        check_finite(row, self.chunk.layers, "weights")
+        return row
 
     @cached_property
     def positions(self) -> Tensor:
@@ -121,6 +134,17 @@ class Stretch:
     @property
     def free(self) -> list[int]:
         return [layer.num_units - count for layer, count in zip(self.chunk.layers, self.counts, strict=True)]
+
+
+def check_finite(values: Tensor, layers: Sequence[Layer], what: str) -> None:
+    """Refuse to go on with NaN or inf, naming the layer."""
+    # On a GPU one launch; on a CPU the other way is many times faster.
+    extremes = [torch.linalg.vector_norm(values, torch.inf)] if values.is_cuda else list(values.aminmax())
+    if all(isfinite(float(extreme)) for extreme in extremes):
+        return
+    parts = zip(layers, torch.split(values, [layer.num_units for layer in layers]), strict=True)
+    name = next(layer.name for layer, part in parts if not bool(part.isfinite().all()))
+    raise ValueError(f"cannot rewire: {name} has {what} that are not finite; lower the learning rate or clip gradients")
 
 
 @dataclass(frozen=True)
@@ -150,4 +174,5 @@ class Tally:
     @cached_property
     def open_weights(self) -> int:
         """How many weights may grow: the budget less what survives."""
-        return self.budget - sum(n * size for n, size in zip(self.survivors, self.unit_sizes, strict=True))
+        surviving: int = sum(map(mul, self.survivors, self.unit_sizes))
+        return self.budget - surviving

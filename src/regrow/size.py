@@ -9,11 +9,15 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from regrow.names import named_parameters, unwrap
+from regrow.storage.expanding import shared_values
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a network is made of: `dense` parameters, `active` weights of sparse layers, `positions` they could have."""
+    """What a network is made of: `dense` parameters, `active` weights of sparse layers, `positions` they could have.
+
+    Shared values are active, but where they go is computed, so their positions do not count.
+    """
 
     dense: int
     active: int
@@ -30,7 +34,7 @@ class Size:
 
 
 def size_of(model: nn.Module, masks: Mapping[str, Tensor]) -> Size:
-    """The size of a model whose sparse layers have these masks, e.g. `sparsifier.masks()`; {} for a dense one.
+    """The size of a model whose sparse layers have these masks, e.g. `sparsifier.masks()`; {} for one that has none.
 
     >>> size_of(nn.Linear(10, 10), {"weight": torch.eye(10).bool()})
     Size(dense=10, active=10, positions=100)
@@ -40,8 +44,10 @@ def size_of(model: nn.Module, masks: Mapping[str, Tensor]) -> Size:
     if unknown:
         raise ValueError(f"the model has no parameter {unknown[0]!r}; are the masks of another model?")
     positions = sum(mask.numel() for mask in masks.values())
+    shared = sum(values.numel() for values in shared_values(model))
     everything = sum(parameter.numel() for parameter in parameters.values())
-    return Size(everything - positions, sum(int(mask.count_nonzero()) for mask in masks.values()), positions)
+    active = sum(int(mask.count_nonzero()) for mask in masks.values())
+    return Size(everything - positions - shared, active + shared, positions)
 
 
 def count_flops(model: nn.Module, input_shape: tuple[int, ...], masks: Mapping[str, Tensor]) -> int:

@@ -3,7 +3,7 @@
 import copy
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from regrow.rewiring import plan
 from regrow.row import Tally
 from regrow.rules import nudge
 from regrow.state import STATE_VERSION, check_state
-from regrow.storage.dense import DenseStorage
+from regrow.storage.storage import RewirableStorage, Storage
 from regrow.summary import LayerInfo, summarise
 
 _LIVE: "weakref.WeakSet[Sparsifier]" = weakref.WeakSet()
@@ -30,7 +30,7 @@ class Sparsifier:
         self,
         optimizer: Optimizer,
         method: Method,
-        storage: DenseStorage,
+        storage: Storage,
         *,
         seed: int,
         counts: Sequence[int],
@@ -86,8 +86,8 @@ class Sparsifier:
         return list(self._history.records)
 
     def masks(self) -> dict[str, Tensor]:
-        """Copies of the masks by layer name: true where a weight is active."""
-        return self._by_name(self._storage.masks)
+        """Copies of the masks by layer name: true where a weight is active. None ({}) where positions share values."""
+        return self._storage.named_masks()
 
     def summary(self) -> str:
         """A table of the layers."""
@@ -109,7 +109,7 @@ class Sparsifier:
         needs_dense_gradient = self._needs_dense_gradient()
         fresh = self._fresh_gradients() if needs_dense_gradient or self.method.gradient_l1 else []
         if needs_dense_gradient:
-            self._storage.keep_gradients(fresh, self._gradient_scale())
+            self._rewirable.keep_gradients(fresh, self._gradient_scale())
         self._storage.mask_gradients()
         if fresh and self.method.gradient_l1:
             self._pull_to_zero(fresh)
@@ -125,17 +125,22 @@ class Sparsifier:
             self._num_states = len(self._optimizer.state)
         if self.method.walks:
             self._walk(step)
-        if self.method.gradient_memory and "gradient" in self._storage.companions:
-            self._storage.fold_gradients(self.method.gradient_memory)
+        if self.method.gradient_memory and "gradient" in self._rewirable.companions:
+            self._rewirable.fold_gradients(self.method.gradient_memory)
         record = self._rewire(step) if self.method.is_due(step) else None
         self._step = step
         self._seen.clear()
-        if not self._captured:  # a graph goes on writing there
-            self._storage.companions.pop("gradient", None)
+        if self.method.gradient_memory is not None and not self._captured:  # a graph goes on writing there
+            self._rewirable.companions.pop("gradient", None)
         if record is not None:
             self._history.add(record)
             for callback in self.on_rewire:
                 callback(record)
+
+    @property
+    def _rewirable(self) -> RewirableStorage:
+        """The storage, for methods that rewire, walk or go by gradients: `attach` gives them one that can."""
+        return cast(RewirableStorage, self._storage)
 
     def _fresh_gradients(self) -> list[int]:
         """Layers with a gradient not seen since the last step.
@@ -174,20 +179,20 @@ class Sparsifier:
 
     def _walk(self, step: int) -> None:
         rate = {id(p): float(group["lr"]) for group in self._optimizer.param_groups for p in group["params"]}
-        self._storage.walk(self.method, [rate[id(p)] for p in self._storage.parameters], step, self.seed)
+        self._rewirable.walk(self.method, [rate[id(p)] for p in self._storage.parameters], step, self.seed)
 
     def _rewire(self, step: int) -> Rewiring:
         evidence = "mean gradient" if self.method.gradient_memory else "gradient"
-        if self.method.gradient_memory is not None and evidence not in self._storage.companions:
+        if self.method.gradient_memory is not None and evidence not in self._rewirable.companions:
             raise RuntimeError(
                 f"{type(self.method).__name__} grows by the dense gradient of step {step}, which nobody kept; call "
                 "mask_gradients() before the optimizer's step"
             )
         layers = self._storage.layers
-        stretches = self._storage.stretches(self._counts)
+        stretches = self._rewirable.stretches(self._counts)
         tally = Tally(*self._sizes, tuple(self._counts), self._goal, self.budget, (0,) * len(layers))
         todo = plan(self.method, stretches, tally, step, self.seed, self._memory)
-        self._storage.apply(todo, self._optimizer)
+        self._rewirable.apply(todo, self._optimizer)
         self._counts = [n - p + g for n, p, g in zip(self._counts, todo.pruned, todo.grown, strict=True)]
         names = [layer.name for layer in layers]
         record = Rewiring(
@@ -203,7 +208,6 @@ class Sparsifier:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs, as tensors, numbers and strings, in the layers' own shapes."""
-        companions = {name: tensors for name, tensors in self._storage.companions.items() if name != "gradient"}
         return {
             "version": STATE_VERSION,
             "method": type(self.method).__name__,
@@ -214,8 +218,7 @@ class Sparsifier:
             "budget": self.budget,
             "goal": list(self._goal),
             "memory": dict(self._memory),
-            "masks": self.masks(),
-            "companions": {name: self._by_name(tensors) for name, tensors in companions.items()},
+            **self._storage.state(),
             "history": self._history.state(),
         }
 
@@ -223,21 +226,13 @@ class Sparsifier:
         """Go on from a saved state; checks first that it belongs to the same method and layers."""
         self._check_attached()
         check_state(state, self.method, self._storage.layers)
+        self._storage.check(state, self.method.keeps_budget)
         self._storage.follow()
         self._restore(state)
         self._storage.zero_inactive(self._optimizer)
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        names = [layer.name for layer in self._storage.layers]
-        self._storage.set_masks([state["masks"][name] for name in names])
-        in_graph = {kind: kept for kind, kept in self._storage.companions.items() if kind == "gradient"}
-        self._storage.companions = in_graph | {
-            kind: [
-                torch.empty_like(p, dtype=tensors[name].dtype, requires_grad=False).copy_(tensors[name])
-                for p, name in zip(self._storage.parameters, names, strict=True)
-            ]
-            for kind, tensors in state["companions"].items()
-        }
+        self._storage.load(state)
         self._counts = self._storage.count()
         self.seed, self._step, self.budget = state["seed"], state["step"], state["budget"]
         self._goal = tuple(state["goal"])
@@ -246,17 +241,18 @@ class Sparsifier:
         self._seen.clear()
 
     def detach(self) -> None:
-        """Take the hooks off: what is left is an ordinary model with zeros in it and an ordinary optimizer."""
+        """Take the hooks off: what is left is an ordinary model, with zeros or equal weights, and its optimizer."""
         self._hooks.remove()
+        self._storage.release(self._optimizer)
         _LIVE.discard(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Sparsifier":
         """A copy on the copied model and optimizer: deepcopy all three together."""
-        parameters = copy.deepcopy(self._storage.parameters, memo)
+        storage = self._storage.copy(memo)
         twin = Sparsifier(
             copy.deepcopy(self._optimizer, memo),
             self.method,
-            DenseStorage(self._storage.layers, parameters),
+            storage,
             seed=self.seed,
             counts=self._counts,
             goal=self._goal,
@@ -268,12 +264,6 @@ class Sparsifier:
         if not self._hooks.are_on:
             twin.detach()
         return twin
-
-    def _by_name(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-        return {
-            layer.name: tensor.clone(memory_format=torch.contiguous_format)
-            for layer, tensor in zip(self._storage.layers, tensors, strict=True)
-        }
 
     def _check_attached(self) -> None:
         if not self._hooks.are_on:

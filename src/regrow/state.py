@@ -10,6 +10,7 @@ from regrow.methods.method import Method
 from regrow.units import Layer
 
 STATE_VERSION = 1
+_CONTRADICTS = "the state contradicts itself; it was changed or damaged after it was saved"
 _KEYS = {
     "version",
     "method",
@@ -40,12 +41,18 @@ def check_state(state: Mapping[str, Any], method: Method, layers: Sequence[Layer
         raise ValueError(
             f"the state has granularity {state['granularity']!r}, the method {method.granularity!r}; use the same"
         )
-    check_masks(state["masks"], layers)
-    active = sum(int(state["masks"][layer.name].count_nonzero()) for layer in layers)
     numbers = [state["seed"], state["step"], state["budget"], *state["goal"]]
     fits = len(state["goal"]) == len(layers) and all(isinstance(number, int) for number in numbers)
-    if not fits or not isinstance(state["memory"], Mapping) or (method.keeps_budget and active > state["budget"]):
-        raise ValueError("the state contradicts itself; it was changed or damaged after it was saved")
+    if not fits or not isinstance(state["memory"], Mapping):
+        raise ValueError(_CONTRADICTS)
+
+
+def check_topology(state: Mapping[str, Any], layers: Sequence[Layer], keeps_budget: bool) -> None:
+    """Refuse a state whose masks and companions do not fit the layers, or its budget."""
+    check_masks(state["masks"], layers)
+    active = sum(int(state["masks"][layer.name].count_nonzero()) for layer in layers)
+    if keeps_budget and active > state["budget"]:
+        raise ValueError(_CONTRADICTS)
     for kind, tensors in state["companions"].items():
         for layer in layers:
             if layer.name not in tensors or tuple(tensors[layer.name].shape) != layer.shape:

@@ -77,7 +77,12 @@ class Trial:
 def check_invariants(model: nn.Module, optimizer: Optimizer, sparse: Sparsifier) -> None:
     """What is true after every step: the budget, and zeros wherever a weight is inactive."""
     masks = sparse.masks()
-    assert sparse.active == sum(int(mask.sum()) for mask in masks.values()), "active must count the masks"
+    if sparse.method.shares_values:
+        held = [parameter.numel() for parameter in sparse._storage.parameters]
+    else:
+        held = [int(mask.sum()) for mask in masks.values()]
+    assert held == [layer.active for layer in sparse.layers], "active must count the masks or the shared values"
+    assert sparse.active == sum(held)
     if sparse.method.keeps_budget:
         largest_unit = max(layer.unit_size for layer in sparse._storage.layers)
         assert sparse.budget - largest_unit < sparse.active <= sparse.budget, (
@@ -169,8 +174,15 @@ def _check_detach(method: Method, device: str | torch.device) -> None:
     trial.step()
     masks = trial.sparse.masks()
     trial.sparse.detach()
-    for name, parameter in trial.model.named_parameters():
-        assert name not in masks or bool((parameter.detach()[~masks[name]] == 0).all()), "detach must leave zeros"
+    parameters = dict(trial.model.named_parameters())
+    before = {layer.name: parameters[layer.name].detach().clone() for layer in trial.sparse.layers}
+    for layer in trial.sparse.layers:
+        assert before[layer.name].shape == layer.shape, "detach must leave dense weights"
+    for name, mask in masks.items():
+        assert bool((before[name][~mask] == 0).all()), "detach must leave zeros"
     trial.step()
-    moved = [bool((p.detach()[~masks[n]] != 0).any()) for n, p in trial.model.named_parameters() if n in masks]
-    assert any(moved) or trial.sparse.sparsity == 0, "after detach the optimizer must train all weights"
+    moved = {name: parameters[name].detach() != weight for name, weight in before.items()}
+    idle = [moved[name] if method.shares_values else moved[name] & ~masks[name] for name in moved]
+    assert any(bool(places.any()) for places in idle) or trial.sparse.sparsity == 0, (
+        "after detach the optimizer must train all weights"
+    )

@@ -22,53 +22,74 @@ def zero_where_false(tensors, table, num_layers, first_layer, EACH: tl.constexpr
             tl.store(tensors[t] + at, zeros, mask=inside & is_inactive)
 
 
-@triton.jit(do_not_specialize=["num_layers"])
-def take_first_free(table, num_layers, active, owner, places, found, BLOCK: tl.constexpr):
+@triton.jit
+def count_below(blocks, like, active, bound, of_block, BLOCK: tl.constexpr):
+    """Program b tells in `of_block` how many units of block b are below a bound; -1 if any of its values is not finite.
+
+    The columns of `blocks`: the address of the values, which are of the dtype of `like`; the first unit, by which
+    `active` is numbered; where the block's layer ends.
+    """
+    block = tl.program_id(0)
+    _, magnitude, is_below = _compare(blocks + 3 * block, like, active, bound, BLOCK)
+    num_finite = tl.sum((magnitude < float("inf")).to(tl.int32))
+    tl.store(of_block + block, tl.where(num_finite == BLOCK, tl.sum(is_below.to(tl.int32)), -1))
+
+
+@triton.jit
+def list_below(blocks, like, active, bound, of_block, positions, BLOCK: tl.constexpr):
+    """Program b writes the positions of those units, behind those of all earlier blocks."""
+    block = tl.program_id(0)
+    before = tl.zeros([1024], dtype=tl.int32)
+    for start in range(0, block, 1024):
+        earlier = start + tl.arange(0, 1024)
+        before += tl.load(of_block + earlier, mask=earlier < block, other=0)
+    unit, _, is_below = _compare(blocks + 3 * block, like, active, bound, BLOCK)
+    rank = tl.sum(before) + tl.cumsum(is_below.to(tl.int32)) - 1
+    tl.store(positions + rank, unit, mask=is_below)
+
+
+@triton.jit
+def _compare(block, like, active, bound, BLOCK: tl.constexpr):
+    """The units of a block, their magnitudes, and which of them are active and below the bound."""
+    values = tl.load(block).to(tl.pointer_type(like.dtype.element_ty))
+    at = tl.arange(0, BLOCK)
+    unit = tl.load(block + 1) + at
+    inside = unit < tl.load(block + 2)
+    magnitude = tl.abs(tl.load(values + at, mask=inside, other=0))
+    is_active = tl.load(active + unit, mask=inside, other=0) != 0
+    return unit, magnitude, is_active & (magnitude < bound)
+
+
+@triton.jit(do_not_specialize=["first_layer", "num_layers"])
+def take_first_free(table, bounds, first_layer, num_layers, active, owner, found, BLOCK: tl.constexpr):
     """Program l takes the first free places in the random sequence of layer l; `rules.grow.at_random` says why.
 
-    The rows of `table`: a layer's number, units, offset in the chunk, wanted places, number of draws, where its draws
-    lie in `places`, where it may write in `found`, where in `found` it tells how many it found, the base of the keys.
-    In `owner` each free place that is hit learns the number of the first draw that hit it.
+    `bounds` say where each layer begins in `active` and `owner`, `table` where it begins in `found`, and behind that is
+    the base of the keys. In `owner`, where every entry must be the largest number, each free place that is hit learns
+    the number of the first draw that hit it.
 
     Everything that differs from call to call is in the table: Triton would compile anew for other plain numbers.
     """
     layer = tl.program_id(0)
-    number = tl.load(table + layer)
-    num_units = tl.load(table + num_layers + layer)
-    offset = tl.load(table + 2 * num_layers + layer)
-    wanted = tl.load(table + 3 * num_layers + layer)
-    num_draws = tl.load(table + 4 * num_layers + layer)
-    places += tl.load(table + 5 * num_layers + layer)
-    found_here = found + tl.load(table + 6 * num_layers + layer)
-    tell = found + tl.load(table + 7 * num_layers + layer)
-    layer_key = _mix(tl.load(table + 8 * num_layers + layer) + number)  # chance.keys
-    nobody = 2147483647
-
-    for block in range(0, num_draws, BLOCK):
-        draw = block + tl.arange(0, BLOCK)
-        inside = draw < num_draws
+    begin = tl.load(bounds + layer)
+    num_units = tl.load(bounds + layer + 1) - begin
+    wanted = tl.load(table + layer + 1) - tl.load(table + layer)
+    found += tl.load(table + layer)
+    layer_key = _mix(tl.load(table + num_layers + 1) + first_layer + layer)  # chance.keys
+    draw = tl.arange(0, BLOCK)
+    num_found = tl.zeros([], dtype=tl.int64)
+    while num_found < wanted:
         bits = _mix((draw.to(tl.int64) + 1) * -7046029254386353131 + layer_key)  # chance.bits
         rest = bits % num_units  # of the sign of the bits
-        place = tl.where(rest < 0, rest + num_units, rest) + offset
-        tl.store(places + draw, place, mask=inside)
-        tl.store(owner + place, nobody, mask=inside)
-    tl.debug_barrier()
-    for block in range(0, num_draws, BLOCK):
-        draw = block + tl.arange(0, BLOCK)
-        place = tl.load(places + draw, mask=draw < num_draws, other=0)
-        is_free = tl.load(active + place, mask=draw < num_draws, other=1) == 0
-        tl.atomic_min(owner + place, draw.to(tl.int32), mask=(draw < num_draws) & is_free)
-    tl.debug_barrier()
-    num_found = tl.zeros([], dtype=tl.int64)
-    for block in range(0, num_draws, BLOCK):
-        draw = block + tl.arange(0, BLOCK)
-        inside = draw < num_draws
-        place = tl.load(places + draw, mask=inside, other=0)
-        is_good = (tl.load(owner + place, mask=inside, other=-1, volatile=True) == draw) & inside
-        rank = num_found + tl.cumsum(is_good.to(tl.int64)) - 1
-        tl.store(found_here + rank, place, mask=is_good & (rank < wanted))
-        num_found += tl.sum(is_good.to(tl.int64))
-    tl.store(tell, num_found)
+        place = tl.where(rest < 0, rest + num_units, rest) + begin
+        is_free = tl.load(active + place) == 0
+        tl.atomic_min(owner + place, draw, mask=is_free)
+        tl.debug_barrier()
+        is_first = tl.load(owner + place, mask=is_free, other=-1, volatile=True) == draw
+        rank = num_found + tl.cumsum(is_first.to(tl.int32)) - 1
+        tl.store(found + rank, place, mask=is_first & (rank < wanted))
+        num_found += tl.sum(is_first.to(tl.int32))
+        draw += BLOCK
 
 
 @triton.jit

@@ -30,16 +30,11 @@ class Masks:
         The usual case is the fast one: every layer brings as many tensors, laid out in memory like its mask.
         """
         each = len(tensors[0])
-        if (
-            self._is_fast
-            and each
-            and all(
-                len(own) == each and all(tensor.stride() == stride for tensor in own)
-                for own, stride in zip(tensors, self._strides, strict=True)
-            )
-        ):
-            self._launch([tensor for own in tensors for tensor in own], each)
-            return
+        if self._is_fast and each and all(len(own) == each for own in tensors):
+            flat = [tensor for own in tensors for tensor in own]
+            if [tensor.stride() for tensor in flat] == [stride for stride in self._strides for _ in range(each)]:
+                self._launch(flat, each)
+                return
         for own, mask in zip(tensors, self.masks, strict=True):
             for tensor in own:
                 torch.where(mask, tensor, tensor.new_zeros(()), out=tensor)

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from regrow.methods.method import Memory, Method, check, is_number, is_whole, method
+from regrow.methods.method import Gone, Memory, Method, check, is_number, is_whole, method
 from regrow.row import Stretch, Tally
 from regrow.rules import allot, nudge, prune
 from regrow.schedules import Schedule, value_at
@@ -65,9 +65,10 @@ class DeepR(Method):
         check(temperature >= 0, f"the temperature is {temperature} at step {step}; it must not fall below 0")
         return nudge.drift_and_noise(signs, noise, rates, self.l1, temperature)
 
-    def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Tensor:
+    def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Gone:
         signs = stretch.signs().index_select(0, stretch.positions)
-        return stretch.flagged(prune.sign_crossed(stretch.weights, signs))
+        crossed = stretch.flagged(prune.sign_crossed(stretch.weights, signs))
+        return crossed, stretch.chunk.count_per_layer(crossed)
 
     def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
         return allot.in_place(tally) if self.scope == "layer" else allot.by_room(tally, key)

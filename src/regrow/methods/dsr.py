@@ -11,12 +11,9 @@ cleared where a weight is pruned; H is part of the state that is saved. As in th
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
-from regrow.methods.method import Memory, Method, check, is_number, is_whole, method
+from regrow.methods.method import Gone, Memory, Method, check, is_number, is_whole, method
 from regrow.row import Stretch, Tally
 from regrow.rules import allot, prune
-from regrow.select import positions_of
 
 # A threshold that no network can meet must not run off to 0 or infinity, from where doubling never returns.
 _LOWEST, _HIGHEST = 2.0**-100, 2.0**100
@@ -50,9 +47,8 @@ class DSR(Method):
     def first_memory(self) -> Memory:
         return {"threshold": float(self.threshold)}
 
-    def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Tensor:
-        is_below = prune.below_threshold(stretch.values().abs(), memory["threshold"])
-        return positions_of(is_below.logical_and_(stretch.active))
+    def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Gone:
+        return prune.below_threshold(stretch, memory["threshold"])
 
     def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
         return allot.by_survivors(tally)

@@ -17,6 +17,7 @@ from regrow.units import GRANULARITIES, Granularity
 
 METHODS: dict[str, "type[Method]"] = {}
 Memory = dict[str, float]
+Gone = tuple[Tensor, Sequence[int]]  # positions of units, ascending, and how many of them are in each layer
 AnyMethod = TypeVar("AnyMethod", bound="type[Method]")
 
 
@@ -65,6 +66,8 @@ class Method(ABC):
     """Whether the number of active weights is the budget from the first step on; if not, all are active at first."""
     walks: ClassVar[bool] = False
     """Whether weights drift between rewirings, each on the side of zero that its fixed sign says."""
+    shares_values: ClassVar[bool] = False
+    """Whether positions share values, all of them active, instead of being active or not: stored hashed."""
 
     def __post_init__(self) -> None:
         check_sparsity(self.sparsity)
@@ -125,9 +128,9 @@ class Method(ABC):
         """Units that each layer loses, for methods that can say so beforehand."""
         return [0] * len(tally.active)
 
-    def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Tensor:
-        """Positions of active units, ascending."""
-        return stretch.flagged(prune.smallest(stretch.magnitude, stretch.counts, num_gone))
+    def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Gone:
+        """Positions of active units, ascending, and how many of them are in each layer."""
+        return stretch.flagged(prune.smallest(stretch.magnitude, stretch.counts, num_gone)), num_gone
 
     def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
         """Units that each layer gets back."""

@@ -21,11 +21,14 @@ def at_random(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: 
     so that the result does not depend on device or chunks. A layer that wants more than an eighth of its free places
     would have to draw too long: there every place gets a random number and the free ones with the smallest are taken.
     """
-    few = [i for i, n in enumerate(wanted) if 0 < 8 * n <= free[i]]
     many = [i for i, n in enumerate(wanted) if 8 * n > free[i]]
+    few = [n if 8 * n <= free[i] else 0 for i, n in enumerate(wanted)]
     found = [_smallest_numbers(chunk, i, wanted[i], active, chance.key(key, chunk.first + i)) for i in many]
-    if few:
-        found.append(_first_in_sequence(chunk, few, wanted, free, active, key))
+    if any(few):
+        is_fast = can_use_triton(chunk.device)
+        found.append(
+            drawing.first_free(chunk, few, active, key) if is_fast else _first_free(chunk, few, free, active, key)
+        )
     if len(found) == 1:
         return found[0]
     return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=chunk.device)
@@ -44,48 +47,37 @@ def _smallest_numbers(chunk: Chunk, i: int, wanted: int, active: Tensor, key: in
     return k_smallest(numbers, wanted) + chunk.offsets[i]
 
 
-def _first_in_sequence(
-    chunk: Chunk, layers: list[int], wanted: Sequence[int], free: Sequence[int], active: Tensor, key: int
-) -> Tensor:
-    first_free = drawing.first_free if can_use_triton(chunk.device) else _first_free
-    num_units = [chunk.layers[i].num_units for i in layers]
+def _first_free(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: Tensor, key: int) -> Tensor:
+    """What `kernels.drawing.first_free` does, in plain torch."""
+    layers = [i for i, n in enumerate(wanted) if n]
     slack = 1.0
     while True:
-        found = first_free(
-            active,
-            key,
-            [chunk.first + i for i in layers],
-            num_units,
-            [chunk.offsets[i] for i in layers],
-            [wanted[i] for i in layers],
-            [_draws_for(n, free[i], wanted[i], slack) for n, i in zip(num_units, layers, strict=True)],
-        )
-        if found is not None:
+        lengths = [_draws_for(chunk.layers[i].num_units, free[i], wanted[i], slack) for i in layers]
+        found = _free_among(chunk, layers, wanted, lengths, active, key)
+        if len(found) == sum(wanted):
             return found
         slack *= 2
 
 
-def _first_free(
-    active: Tensor,
-    key: int,
-    layers: list[int],
-    num_units: list[int],
-    offsets: list[int],
-    wanted: list[int],
-    lengths: list[int],
-) -> Tensor | None:
-    """What `kernels.drawing.first_free` does, in plain torch."""
-    keys = [chance.signed(key) for key in chance.keys(key, layers)]
-    starts = list(accumulate(lengths, initial=0))[:-1]
-    numbers = [starts, keys, num_units, offsets, wanted, lengths]
+def _free_among(
+    chunk: Chunk, layers: list[int], wanted: Sequence[int], lengths: list[int], active: Tensor, key: int
+) -> Tensor:
+    """Up to `wanted` different free places of each of some layers out of its first `lengths` draws."""
+    numbers = [
+        list(accumulate(lengths, initial=0))[:-1],
+        [chance.signed(key) for key in chance.keys(key, [chunk.first + i for i in layers])],
+        [chunk.layers[i].num_units for i in layers],
+        [chunk.offsets[i] for i in layers],
+        [wanted[i] for i in layers],
+        lengths,
+    ]
     start, of_layer, units, offset, want, _ = _per_draw(numbers, active.device)
     counters = torch.arange(sum(lengths), device=active.device).sub_(start)
     places = chance.bits(of_layer, counters).remainder_(units).add_(offset)
     good = _is_first(places).logical_and_(active.index_select(0, places).logical_not_())
     rank = good.cumsum(0)
     rank_at_start = torch.nn.functional.pad(rank, (1, 0)).index_select(0, start.expand_as(rank))
-    found = places.index_select(0, positions_of(good.logical_and_(rank.sub_(rank_at_start) <= want)))
-    return found if len(found) == sum(wanted) else None
+    return places.index_select(0, positions_of(good.logical_and_(rank.sub_(rank_at_start) <= want)))
 
 
 def _per_draw(numbers: list[list[int]], device: torch.device) -> Tensor:

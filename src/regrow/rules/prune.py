@@ -1,4 +1,4 @@
-"""Which units go: flags over the active units of a stretch."""
+"""Which units go: active units of a stretch, mostly as flags over them."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regrow.select import k_smallest_each
+from regrow.kernels import can_use_triton, comparing
+from regrow.row import Stretch
+from regrow.select import k_smallest_each, positions_of
 
 
-def below_threshold(magnitude: Tensor, threshold: float) -> Tensor:
-    """All units smaller than the threshold, strictly (DSR, appendix A).
+def below_threshold(stretch: Stretch, threshold: float) -> tuple[Tensor, list[int]]:
+    """All active units smaller than the threshold, strictly (DSR, appendix A): where they are, and how many per layer.
 
     The threshold is rounded to float32, so that it is the same number for layers of any precision.
-
-    >>> below_threshold(torch.tensor([0.1, 0.5, 0.2]), 0.2).tolist()
-    [True, False, False]
     """
-    return magnitude < float(np.float32(threshold))
+    bound = float(np.float32(threshold))
+    if can_use_triton(stretch.chunk.device):
+        found = comparing.below(stretch.chunk, stretch.pieces(), stretch.active, bound)
+        if found is not None:
+            return found
+    is_below = stretch.values().abs() < bound
+    positions = positions_of(is_below.logical_and_(stretch.active))
+    return positions, stretch.chunk.count_per_layer(positions)
 
 
 def smallest(magnitude: Tensor, counts: Sequence[int], num_gone: Sequence[int]) -> Tensor:

@@ -1,7 +1,8 @@
 """Dense storage: weights stay the user's ordinary tensors, with zeros; beside each lies a bool mask."""
 
-from collections.abc import Sequence
-from math import isfinite
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +14,10 @@ from regrow.kernels.zeroing import Masks
 from regrow.methods.method import Method
 from regrow.optimizer_state import state_like
 from regrow.rewiring import Plan
-from regrow.row import Chunk, Stretch, cut_into_chunks
+from regrow.row import Chunk, Stretch, check_finite, cut_into_chunks
 from regrow.select import positions_of
+from regrow.state import check_topology
+from regrow.storage.storage import by_name
 from regrow.units import Layer, memory_order
 
 
@@ -35,6 +38,7 @@ class DenseStorage:
     def _lay_out(self, layers: Sequence[Layer]) -> None:
         self.layers = list(layers)
         self.weights = [parameter.detach() for parameter in self.parameters]
+        self._addresses = [weight.data_ptr() for weight in self.weights]
         self.chunks = cut_into_chunks(self.layers, [weight.device for weight in self.weights], self._chunk_units)
         self.active = [torch.ones(chunk.num_units, dtype=torch.bool, device=chunk.device) for chunk in self.chunks]
         views = [view for chunk, active in zip(self.chunks, self.active, strict=True) for view in chunk.split(active)]
@@ -53,7 +57,7 @@ class DenseStorage:
 
     def follow(self) -> None:
         """Follow the parameters if they were moved to another device or memory format since."""
-        if all(p.data_ptr() == weight.data_ptr() for p, weight in zip(self.parameters, self.weights, strict=True)):
+        if [parameter.data_ptr() for parameter in self.parameters] == self._addresses:
             return
         masks = self.masks
         self._lay_out(
@@ -107,11 +111,9 @@ class DenseStorage:
         ]
 
     def _stretch(self, chunk: Chunk, active: Tensor, counts: Sequence[int]) -> Stretch:
-        def values() -> Tensor:
+        def pieces() -> list[Tensor]:
             parts = zip(chunk.layers, chunk.of(self.weights), chunk.of(self._flat_views), strict=True)
-            row = chunk.join([layer.flatten(weight) if view is None else view for layer, weight, view in parts])
-            _check_finite(row, chunk.layers, "weights")
-            return row
+            return [layer.flatten(weight) if view is None else view for layer, weight, view in parts]
 
         def signs() -> Tensor:
             return chunk.flatten(chunk.of(self.companions["signs"]))
@@ -119,10 +121,10 @@ class DenseStorage:
         def scores() -> Tensor:
             kept = chunk.of(self.companions.get("mean gradient") or self.companions["gradient"])
             gradient = chunk.flatten(kept)
-            _check_finite(gradient, chunk.layers, "gradients")
+            check_finite(gradient, chunk.layers, "gradients")
             return gradient.abs() if gradient.data_ptr() == kept[0].data_ptr() else gradient.abs_()
 
-        return Stretch(chunk, active, tuple(counts), values, signs, scores)
+        return Stretch(chunk, active, tuple(counts), pieces, signs, scores)
 
     def apply(self, plan: Plan, optimizer: Optimizer) -> None:
         """Carry out a rewiring in place. What comes is 0 already, weight and state, because it was inactive."""
@@ -201,21 +203,46 @@ class DenseStorage:
             torch._foreach_add_(list(chunk.of(self.weights)), views)
             start += chunk.num_units
 
+    def named_masks(self) -> dict[str, Tensor]:
+        """Copies of the masks by layer name."""
+        return by_name(self.layers, self.masks)
+
+    def state(self) -> dict[str, Any]:
+        """The topology and the companions that last, by layer name."""
+        lasting = {kind: tensors for kind, tensors in self.companions.items() if kind != "gradient"}
+        return {
+            "masks": self.named_masks(),
+            "companions": {kind: by_name(self.layers, tensors) for kind, tensors in lasting.items()},
+        }
+
+    def check(self, state: Mapping[str, Any], keeps_budget: bool) -> None:
+        """Refuse a sparsifier's state that does not fit these layers."""
+        check_topology(state, self.layers, keeps_budget)
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over topology and companions; a gradient that a captured graph writes to stays."""
+        names = [layer.name for layer in self.layers]
+        self.set_masks([state["masks"][name] for name in names])
+        in_graph = {kind: kept for kind, kept in self.companions.items() if kind == "gradient"}
+        self.companions = in_graph | {
+            kind: [
+                torch.empty_like(p, dtype=tensors[name].dtype, requires_grad=False).copy_(tensors[name])
+                for p, name in zip(self.parameters, names, strict=True)
+            ]
+            for kind, tensors in state["companions"].items()
+        }
+
+    def copy(self, memo: dict[int, Any]) -> "DenseStorage":
+        """All places active, on the copied parameters."""
+        return DenseStorage(self.layers, copy.deepcopy(self.parameters, memo), self._chunk_units)
+
+    def release(self, optimizer: Optimizer) -> None:
+        """Parameters are ordinary ones, with zeros in them."""
+
     def _expand_coarse(self) -> None:
         for layer, unit, mask in zip(self.layers, self._units, self.masks, strict=True):
             if not layer.is_fine:
                 mask.copy_(unit)
-
-
-def _check_finite(values: Tensor, layers: Sequence[Layer], what: str) -> None:
-    """Refuse to go on with NaN or inf, naming the layer."""
-    # On a GPU one launch; on a CPU the other way is many times faster.
-    extremes = [torch.linalg.vector_norm(values, torch.inf)] if values.is_cuda else list(values.aminmax())
-    if all(isfinite(float(extreme)) for extreme in extremes):
-        return
-    parts = zip(layers, torch.split(values, [layer.num_units for layer in layers]), strict=True)
-    name = next(layer.name for layer, part in parts if not bool(part.isfinite().all()))
-    raise ValueError(f"cannot rewire: {name} has {what} that are not finite; lower the learning rate or clip gradients")
 
 
 def _per_unit(chunk: Chunk, values: Sequence[float], positions: Tensor) -> float | Tensor:
