@@ -94,8 +94,9 @@ def some_layers(sizes, density=0.1):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_the_units_below_a_bound_are_those_that_plain_torch_finds(dtype):
-    chunk, values, active = some_layers([1, 2048, 70_001, 5, 2049], density=0.4)
+@pytest.mark.parametrize("sizes", [[1, 8192, 70_001, 5, 8193], [300, 7, 9_000_000, 300]])
+def test_the_units_below_a_bound_are_those_that_plain_torch_finds(dtype, sizes):
+    chunk, values, active = some_layers(sizes, density=0.4)
     pieces = [value.to(dtype) for value in values]
     bound = float(pieces[2].abs().median())
     positions, counts = comparing.below(chunk, pieces, active, bound)
@@ -105,7 +106,7 @@ def test_the_units_below_a_bound_are_those_that_plain_torch_finds(dtype):
 
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("place", [0, 2048, 70_000])
+@pytest.mark.parametrize("place", [0, 8192, 70_000])
 def test_nothing_is_below_a_bound_where_a_value_is_not_finite(poison, place):
     chunk, pieces, active = some_layers([5, 70_001, 70_001])
     pieces[1][place] = poison

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import io
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +32,20 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 def check_method(method: Method, *, device: str | torch.device = "cpu") -> None:
     """Train a small network with the method, sped up to rewire often, and assert every promise."""
     fast = _hasten(method)
-    for name, optimizer in OPTIMIZERS.items():
-        _check_training(Trial(fast, optimizer, device), name)
+    for optimizer in OPTIMIZERS.values():
+        check_training(Trial(fast, optimizer, device), _NUM_STEPS)
     _check_resume(fast, device)
     _check_detach(fast, device)
+
+
+class Trained(Protocol):
+    """What can be checked: a model, its optimizer and sparsifier, and how to take a step."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    sparse: Sparsifier
+
+    def step(self) -> object: ...
 
 
 class Trial:
@@ -46,7 +56,7 @@ class Trial:
     ) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            self.model = nn.Sequential(
+            self.model: nn.Module = nn.Sequential(
                 nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
                 nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
                 nn.Flatten(), nn.Linear(8 * 4 * 4, 10),
@@ -104,20 +114,22 @@ def _hasten(method: Method) -> Method:
     return dataclasses.replace(method, **changes)
 
 
-def _check_training(trial: Trial, name: str) -> None:
+def check_training(trial: Trained, num_steps: int) -> None:
+    """Take some steps, of which at least one rewires, and assert after each what is always true."""
     check_invariants(trial.model, trial.optimizer, trial.sparse)
-    for step in range(1, _NUM_STEPS + 1):
+    name, until = type(trial.optimizer).__name__, trial.sparse.method.until
+    for step in range(1, num_steps + 1):
         before, records = trial.sparse.masks(), _totals(trial.sparse)
         trial.step()
         check_invariants(trial.model, trial.optimizer, trial.sparse)
         assert trial.sparse.step == step, f"{step} steps with {name} were counted as {trial.sparse.step}"
         _check_rewiring(trial, before, records)
     if trial.sparse.method.rewires and trial.sparse.sparsity > 0:
-        assert trial.sparse.history, f"{_NUM_STEPS} steps with {name} left no record of a rewiring"
-        assert trial.sparse.history[-1].step <= _LAST_REWIRING, "a rewiring came after `until`"
+        assert trial.sparse.history, f"{num_steps} steps with {name} left no record of a rewiring"
+        assert until is None or trial.sparse.history[-1].step <= until, "a rewiring came after `until`"
 
 
-def _check_rewiring(trial: Trial, before: dict[str, Tensor], records: dict[str, tuple[int, int]]) -> None:
+def _check_rewiring(trial: Trained, before: dict[str, Tensor], records: dict[str, tuple[int, int]]) -> None:
     parameters = dict(trial.model.named_parameters())
     after, now = trial.sparse.masks(), _totals(trial.sparse)
     sizes = {layer.name: layer.unit_size for layer in trial.sparse._storage.layers}

@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,7 +84,7 @@ def test_a_run_stopped_anywhere_ends_with_the_same_bits(method: str, tmp_path: P
 
 
 def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path: Path):
-    """Really killed, with SIGKILL, at random moments; REGROW_KILLS sets how often."""
+    """Really killed, with SIGKILL, at random moments of its training; REGROW_KILLS sets how often."""
     config = small(epochs=20, batch_size=100)
     train(config, tmp_path / "whole", Options(threads=1))
     command = [
@@ -91,21 +92,33 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path: Path):
         *("--threads", "1", "--save-every", "0.02", "--data", "synthetic", "--epochs", "20"),
         *("--method", "DSR", "--sparsity", "0.9", "method.period=4", "batch_size=100"),
     ]
-    folder = tmp_path / "killed" / config.id
+    folder = RunFolder(tmp_path / "killed" / config.id)
     moments = random.Random(0)
-    num_kills = 0
-    for _ in range(int(os.environ.get("REGROW_KILLS", "3"))):
+    num_kills, num_wanted = 0, int(os.environ.get("REGROW_KILLS", "3"))
+    while num_kills < num_wanted:
+        if folder.is_finished:
+            assert_same_result(tmp_path / "whole" / config.id, folder.path)
+            shutil.rmtree(folder.path)
+        before = saved_at(folder)
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and not (folder / "lock").exists():
-            time.sleep(0.01)
-        time.sleep(moments.uniform(0, 0.5))
+        if num_kills % 4:  # mostly while it trains, now and then while it starts
+            while process.poll() is None and saved_at(folder) == before:
+                time.sleep(0.002)
+        time.sleep(moments.uniform(0, 1))
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             num_kills += 1
         process.wait()
-    assert num_kills > 0
     subprocess.run(command, check=True, capture_output=True)
-    assert_same_result(tmp_path / "whole" / config.id, folder)
+    assert_same_result(tmp_path / "whole" / config.id, folder.path)
+    assert not list(folder.path.glob(".*"))  # half-written files are gone
+
+
+def saved_at(folder: RunFolder) -> int:
+    try:
+        return folder.file("checkpoint.pt").stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def test_ctrl_c_saves_and_stops(tmp_path: Path):

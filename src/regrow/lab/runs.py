@@ -72,12 +72,14 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder against other processes; a lock whose holder died is free."""
+        """Hold the folder against other processes; a lock whose holder died is free, and what it half wrote goes."""
         with self.file("lock").open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise BadRun(f"another process is training in {self.path}; wait for it or stop it") from None
+            for leftover in self.path.glob(".*"):
+                leftover.unlink()
             yield
 
     def config(self) -> Config:
