@@ -87,6 +87,7 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
     threads = saved["threads"] if saved else options.threads
     if threads:
         torch.set_num_threads(threads)
+    torch.backends.cudnn.deterministic = True  # or convolutions would add up in another order each time
     device = torch.device(options.device)
     data = _data(config.data, device)
     beginning = begin(config, data, folder.path.parent)
