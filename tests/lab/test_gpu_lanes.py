@@ -1,6 +1,7 @@
 """Captured steps and lanes on a real GPU."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,18 @@ def test_a_lane_that_fails_ends_alone(tmp_path: Path):
         outcome = sweep([bad, good], tmp_path, GPU, 2, board)
     assert outcome.done == [good.id]
     assert "lower the learning rate" in outcome.failed[bad.id]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_compiled_run_that_was_stopped_ends_with_the_same_bits(precision: str, tmp_path: Path):
+    config = small(model="wrn_10_1", data="synthetic_colour", precision=precision)
+    compiled = replace(GPU, compiles=True)
+    train(config, tmp_path / "whole", compiled)
+    count = iter(range(1, 1000))
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "parts", replace(compiled, should_stop=lambda: next(count) == 7))
+    train(config, tmp_path / "parts", GPU)  # goes on compiled, as it began
+    assert_same_result(tmp_path / "whole" / config.id, tmp_path / "parts" / config.id)
 
 
 def test_steps_are_captured_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

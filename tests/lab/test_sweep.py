@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from small_runs import small
+from small_runs import assert_same_result, small
 
-from regrow.lab.backlog import Outcome, with_parents
+from regrow.lab.backlog import Backlog, Outcome, with_parents
 from regrow.lab.config import Config
+from regrow.lab.lanes import train_in_lanes
 from regrow.lab.progress import Board
 from regrow.lab.runs import RunFolder
 from regrow.lab.sweep import sweep
-from regrow.lab.train import Options, Progress
+from regrow.lab.train import Options, Progress, train
 
 
 def run_all(configs: list[Config], root: Path, jobs: int = 2) -> tuple[Outcome, str]:
@@ -24,6 +25,30 @@ def run_all(configs: list[Config], root: Path, jobs: int = 2) -> tuple[Outcome, 
     with Board(Console(file=said, width=200)) as board:
         outcome = sweep(configs, root, Options(threads=1), jobs, board)
     return outcome, said.getvalue()
+
+
+def test_runs_that_take_turns_in_lanes_end_as_if_alone(tmp_path: Path):
+    """On a CPU lanes have no streams and nothing is captured, but the turns are the same."""
+    configs = [small(seed=0), small(seed=1, epochs=3), small(method={"name": "SET"}), small(optimizer={"lr": 1e30})]
+    with Board(Console(file=io.StringIO())) as board:
+        backlog = Backlog(configs, tmp_path / "lanes", board)
+        train_in_lanes(backlog, tmp_path / "lanes", Options(threads=1), 2, board, lambda: False)
+    outcome = backlog.close()
+    assert sorted(outcome.done) == sorted(config.id for config in configs[:3])
+    assert "lower the learning rate" in outcome.failed[configs[3].id]
+    for config in configs[:3]:
+        train(config, tmp_path / "alone", Options(threads=1))
+        assert_same_result(tmp_path / "lanes" / config.id, tmp_path / "alone" / config.id)
+
+
+def test_lanes_that_are_interrupted_save_and_say_what_is_left(tmp_path: Path):
+    turns = iter(range(1000))
+    with Board(Console(file=io.StringIO())) as board:
+        backlog = Backlog([small(seed=seed) for seed in range(3)], tmp_path, board)
+        train_in_lanes(backlog, tmp_path, Options(threads=1), 2, board, lambda: next(turns) > 20)
+    outcome = backlog.close()
+    assert len(outcome.stopped) == 3
+    assert len(list(tmp_path.glob("*/checkpoint.pt"))) == 2
 
 
 def test_parents_come_first_and_once():

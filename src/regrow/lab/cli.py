@@ -40,6 +40,9 @@ Epochs = Annotated[int | None, typer.Option(help="Nominal length; schedules stre
 Device = Annotated[str, typer.Option(help="`cpu`, `cuda`, or `auto`: a GPU where there is one.")]
 Threads = Annotated[int | None, typer.Option(help="Threads per run on a CPU; torch's own choice by default.")]
 SaveEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
+Compile = Annotated[
+    bool | None, typer.Option("--compile/--no-compile", help="torch.compile the network; by default on a GPU.")
+]
 Precision = Annotated[str | None, typer.Option(help="`float32` or `bfloat16` (autocast).")]
 
 
@@ -77,6 +80,7 @@ def train(
     runs: Runs = Path("runs"),
     device: Device = "auto",
     threads: Threads = None,
+    compile_: Compile = None,
     save_every: SaveEvery = 30.0,
 ) -> None:
     """Train one run, with the paper's settings for its network and method where nothing else is said.
@@ -99,7 +103,7 @@ def train(
         settings = merge(settings, nest(key, value))
     config = make_config(settings)
     with Board(err) as board:
-        how = train_here(config, runs, _options(device, threads, save_every), board)
+        how = train_here(config, runs, _options(device, threads, compile_, save_every), board)
     if not how.startswith("done"):
         raise typer.Exit(130 if how.startswith("stopped") else 1)
     out.print(str(runs / config.id), soft_wrap=True)
@@ -121,6 +125,7 @@ def sweep(
     runs: Runs = Path("runs"),
     device: Device = "auto",
     threads: Threads = None,
+    compile_: Compile = None,
     save_every: SaveEvery = 30.0,
 ) -> None:
     """Train all runs of an experiment; those that are finished are skipped, those that were interrupted go on.
@@ -144,7 +149,7 @@ def sweep(
             out.print(f"{config.id}  {'finished' if RunFolder(runs / config.id).is_finished else 'to do'}")
         return
     threads = threads or (max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None)
-    options = _options(device, threads, save_every)
+    options = _options(device, threads, compile_, save_every)
     at_once = lanes if options.device.startswith("cuda") else jobs
     with Board(err) as board:
         outcome = train_all(configs, runs, options, at_once, board)
@@ -264,7 +269,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="Tell all about this
     out.print(table)
 
 
-def _options(device: str, threads: int | None, save_every: float) -> "Options":
+def _options(device: str, threads: int | None, compiles: bool | None, save_every: float) -> "Options":
     import torch
 
     from regrow.lab.train import Options
@@ -273,7 +278,8 @@ def _options(device: str, threads: int | None, save_every: float) -> "Options":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here; leave --device out or say --device cpu")
-    return Options(device=device, threads=threads, save_every=save_every)
+    compiles = device.startswith("cuda") if compiles is None else compiles
+    return Options(device=device, threads=threads, compiles=compiles, save_every=save_every)
 
 
 def main() -> None:

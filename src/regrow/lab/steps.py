@@ -1,15 +1,24 @@
 """How a run takes its steps: one operation after the other, or on a GPU as a captured graph that is replayed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from regrow.lab.data import Dataset, draw_augmentation, epoch_order, training_batch, training_batches
-from regrow.lab.training import Training
+from regrow.lab.data import (
+    Dataset,
+    draw_augmentation,
+    epoch_order,
+    normalize,
+    test_batches,
+    training_batch,
+    training_batches,
+)
+from regrow.lab.training import Training, new_meter
 
 _WARM_UP = 3
+_TEST_BATCH = 1000
 
 
 class Steps(Protocol):
@@ -20,6 +29,9 @@ class Steps(Protocol):
 
     def step(self) -> None:
         """Train on the next batch."""
+
+    def evaluate(self) -> tuple[float, float]:
+        """Mean loss and accuracy in percent on the test images."""
 
 
 def choose_steps(training: Training) -> Steps:
@@ -48,6 +60,20 @@ class EagerSteps:
         training.update(*next(self._batches))
         training.step += 1
 
+    def evaluate(self) -> tuple[float, float]:
+        return evaluate(self._training)
+
+
+@torch.no_grad()
+def evaluate(training: Training) -> tuple[float, float]:
+    """Mean loss and accuracy in percent on the test images."""
+    meter = new_meter(training.device)
+    training.model.eval()
+    for images, labels in test_batches(training.data, _TEST_BATCH, training.device):
+        meter.add(*training.judge(images, labels), len(labels))
+    training.model.train()
+    return meter.read()
+
 
 class CapturedSteps:
     """One CUDA graph from the choice of the images to the optimizer's step.
@@ -61,6 +87,7 @@ class CapturedSteps:
         assert isinstance(training.data, Dataset)
         self._training, self._data = training, training.data
         device, batch_size = training.device, training.config.batch_size
+        self._training_batch = torch.compile(training_batch) if training.is_compiled else training_batch
         self._order = torch.zeros(training.steps_per_epoch, batch_size, dtype=torch.int64, device=device)
         self._draws = draw_augmentation(self._data, 0, training.config.seed)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
@@ -70,6 +97,7 @@ class CapturedSteps:
             group["lr"] = self._rate
         self._graph: torch.cuda.CUDAGraph | None = None
         self._num_warm = 0
+        self._test = CapturedTest(training, self._data)
 
     def begin_epoch(self, first: int) -> None:
         training = self._training
@@ -97,20 +125,63 @@ class CapturedSteps:
             training.sparse.advance()
         training.step += 1
 
+    def evaluate(self) -> tuple[float, float]:
+        return self._test.run()
+
     def _work(self) -> None:
         indices = self._order.index_select(0, self._next).flatten()
-        self._training.update(*training_batch(self._data, indices, self._draws))
+        self._training.update(*self._training_batch(self._data, indices, self._draws))
         self._next += 1
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Record a step without taking it."""
         seen = self._training.meter.seen
-        graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.current_stream(self._training.device)
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            self._work()
+        graph = capture(self._work, self._training.device)
         self._training.meter.seen = seen
         return graph
+
+
+class CapturedTest:
+    """The evaluation of one batch as a graph; the first time, and where batches are not all full, without one."""
+
+    def __init__(self, training: Training, data: Dataset) -> None:
+        self._training, self._data = training, data
+        self._meter = new_meter(training.device)
+        self._places = torch.arange(_TEST_BATCH, device=training.device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._is_warm = False
+
+    def run(self) -> tuple[float, float]:
+        """Mean loss and accuracy in percent."""
+        num_batches, rest = divmod(self._data.num_test, _TEST_BATCH)
+        if rest or not self._is_warm:
+            self._is_warm = True
+            return evaluate(self._training)
+        if self._graph is None:
+            self._training.model.eval()
+            with torch.no_grad():
+                self._graph = capture(self._work, self._training.device)
+            self._training.model.train()
+        self._meter.set()
+        self._places -= self._places[0].clone()
+        for _ in range(num_batches):
+            self._graph.replay()
+        self._meter.seen = self._data.num_test
+        return self._meter.read()
+
+    def _work(self) -> None:
+        images = normalize(self._data.test_images[self._places], self._data.mean, self._data.std)
+        self._meter.add(*self._training.judge(images, self._data.test_labels[self._places]), _TEST_BATCH)
+        self._places += _TEST_BATCH
+
+
+def capture(work: Callable[[], object], device: torch.device) -> torch.cuda.CUDAGraph:
+    """Record what some work does on the current stream, without doing it."""
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.current_stream(device)
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        work()
+    return graph
 
 
 def _drawn(draws: Tensor | None) -> Tensor:

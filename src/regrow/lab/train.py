@@ -42,11 +42,13 @@ class Progress:
 class Options:
     """How to train, none of which changes the result: where, how often to save, whom to tell, when to stop.
 
-    The number of threads can change the last bits; a run that goes on uses as many as it began with.
+    The number of threads, and whether the network is compiled, can change the last bits; a run that goes on does as
+    when it began.
     """
 
     device: str = "cpu"
     threads: int | None = None
+    compiles: bool = False
     save_every: float = 30.0
     on_progress: Callable[[Progress], object] = lambda progress: None
     should_stop: Callable[[], bool] = lambda: False
@@ -92,7 +94,8 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
     data = _data(config.data, device)
     beginning = begin(config, data, folder.path.parent)
     initial_weights = {name: value.clone() for name, value in beginning.model.state_dict().items()}
-    training = Training(config, data, device, beginning)
+    is_compiled = saved["is_compiled"] if saved else options.compiles
+    training = Training(config, data, device, beginning, is_compiled)
     if saved:
         training.load(saved)
     else:
@@ -117,7 +120,7 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
             if clock.is_time_to_save():
                 _save(folder, training)
             yield
-        training.finish_epoch()
+        training.finish_epoch(*steps.evaluate())
         training.seconds += clock.lap()
         if clock.is_time_to_note():
             _write_tables(folder, training)
@@ -161,7 +164,7 @@ def _finish(folder: RunFolder, training: Training) -> None:
                 for layer in training.sparse.layers
             ],
             "storage": "hashed" if training.sparse.method.shares_values else "dense",
-            "provenance": provenance.collect(training.device),
+            "provenance": {**provenance.collect(training.device), "compiled": training.is_compiled},
         },
     )
     folder.file("checkpoint.pt").unlink(missing_ok=True)

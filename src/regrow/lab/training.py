@@ -10,13 +10,12 @@ from torch.nn import functional
 
 import regrow
 from regrow.lab.config import Config
-from regrow.lab.data import Data, test_batches
+from regrow.lab.data import Data
+from regrow.lab.data.batches import check_batch_size
 from regrow.lab.models import sparse_layers
 from regrow.lab.runs import Row
 from regrow.lab.start import Beginning
 from regrow.schedules import value_at
-
-_TEST_BATCH = 1000
 
 
 class NotFinite(RuntimeError):
@@ -31,10 +30,10 @@ class Meter:
     hits: Tensor
     seen: int = 0
 
-    def add(self, logits: Tensor, labels: Tensor, loss: Tensor) -> None:
-        self.loss += loss.detach().double() * len(labels)
-        self.hits += (logits.argmax(1) == labels).sum()
-        self.seen += len(labels)
+    def add(self, loss: Tensor, hits: Tensor, num_images: int) -> None:
+        self.loss += loss.detach().double() * num_images
+        self.hits += hits
+        self.seen += num_images
 
     def read(self) -> tuple[float, float]:
         """Mean loss, and accuracy in percent."""
@@ -53,12 +52,13 @@ def new_meter(device: torch.device) -> Meter:
 
 @dataclass
 class Training:
-    """Knows one step, one evaluation, and how to be saved and restored."""
+    """Knows one step, and how to be saved and restored."""
 
     config: Config
     data: Data
     device: torch.device
     beginning: Beginning
+    is_compiled: bool = False
     step: int = 0
     seconds: float = 0.0
     metrics: list[Row] = field(default_factory=list)
@@ -66,10 +66,13 @@ class Training:
 
     def __post_init__(self) -> None:
         config = self.config
+        check_batch_size(config.batch_size, self.data.num_train, config.data)
         self.steps_per_epoch = self.data.num_train // config.batch_size
         self.num_steps = config.num_epochs * self.steps_per_epoch
         self.rates = config.timetable(self.steps_per_epoch).steps(config.optimizer.lr)
         self.model = self.beginning.model.to(self.device)
+        self.model.to(memory_format=self._memory_format)  # type: ignore[call-overload]
+        self.judge = torch.compile(self._judge) if self.is_compiled else self._judge
         self.optimizer = torch.optim.SGD(
             self.model.parameters(),
             lr=self.rates[0],
@@ -98,15 +101,26 @@ class Training:
         """The learning rate of the next step."""
         return value_at(self.rates, self.step)
 
-    def update(self, images: Tensor, labels: Tensor) -> None:
-        """Forward, backward, optimizer's step, on which the sparsifier rides. Never waits for the device."""
+    @property
+    def _memory_format(self) -> torch.memory_format:
+        """Convolutions on a GPU are faster with the channels innermost."""
+        return torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
+
+    def _judge(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss on a batch, and how many of its images are told right."""
+        images = images.contiguous(memory_format=self._memory_format)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
             logits = self.model(images)
             loss = functional.cross_entropy(logits, labels)
+        return loss, (logits.argmax(1) == labels).sum()
+
+    def update(self, images: Tensor, labels: Tensor) -> None:
+        """Forward, backward, optimizer's step, on which the sparsifier rides. Never waits for the device."""
+        loss, hits = self.judge(images, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.meter.add(logits, labels, loss)
+        self.meter.add(loss, hits, len(labels))
 
     def check_finite(self) -> None:
         """The sum of the losses stays NaN or infinite once one of them was."""
@@ -116,11 +130,10 @@ class Training:
                 "learning rate, e.g. optimizer.lr=0.01"
             )
 
-    def finish_epoch(self) -> None:
-        """Test, and note how the epoch went."""
+    def finish_epoch(self, test_loss: float, test_accuracy: float) -> None:
+        """Note how the epoch went."""
         self.check_finite()
         train_loss, train_accuracy = self.meter.read()
-        test_loss, test_accuracy = self.evaluate()
         self.metrics.append(
             {
                 "epoch": self.epoch + 1,
@@ -141,17 +154,6 @@ class Training:
     def note_layers(self) -> None:
         self.layers.append({"epoch": self.epoch, **{layer.name: layer.active for layer in self.sparse.layers}})
 
-    @torch.no_grad()
-    def evaluate(self) -> tuple[float, float]:
-        """Mean loss and accuracy in percent on the test images."""
-        meter = new_meter(self.device)
-        self.model.eval()
-        for images, labels in test_batches(self.data, _TEST_BATCH, self.device):
-            logits = self.model(images)
-            meter.add(logits, labels, functional.cross_entropy(logits, labels))
-        self.model.train()
-        return meter.read()
-
     def state(self) -> dict[str, Any]:
         """All that a fresh process needs to go on with the same bits."""
         return {
@@ -159,6 +161,7 @@ class Training:
             "step": self.step,
             "seconds": self.seconds,
             "threads": torch.get_num_threads(),
+            "is_compiled": self.is_compiled,
             "metrics": self.metrics,
             "layers": self.layers,
             "meter": [self.meter.loss, self.meter.hits, self.meter.seen],
