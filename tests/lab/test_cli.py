@@ -111,3 +111,12 @@ def test_the_module_runs_as_a_command():
     )
     assert done.returncode == 0
     assert "Dynamic sparse training" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["lab", "overhead"])
+def test_benchmarks_measure_every_case(command: str):
+    code, said = regrow(f"bench {command} --model lenet_300_100 --device cpu --quick")
+    assert code == 0
+    expected = ["plain loop"] if command == "lab" else ["Static", "SET", "DSR", "RigL", "DeepR"]
+    assert all(word in said for word in expected)
+    assert re.search(r"\d\.\d", said)

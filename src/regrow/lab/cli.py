@@ -1,24 +1,33 @@
 """The command line of the lab."""
 
 import os
-from collections.abc import Callable
 from dataclasses import fields
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+
+from regrow.lab.cli_bench import bench
+from regrow.lab.cli_common import (
+    Compile,
+    Device,
+    Epochs,
+    Overrides,
+    Precision,
+    Runs,
+    SaveEvery,
+    Threads,
+    err,
+    explained,
+    make_options,
+    out,
+)
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
     from regrow.lab.backlog import Outcome
     from regrow.lab.config import Config
     from regrow.lab.paper import Settings
-    from regrow.lab.train import Options
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,41 +38,7 @@ app = typer.Typer(
     help="Dynamic sparse training: train, compare and look at networks that stay sparse from the first step to the "
     "last.\n\nBegin with `regrow train --method DSR --sparsity 0.99 --epochs 5`.",
 )
-out, err = Console(highlight=False), Console(stderr=True, highlight=False)
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(help="Further settings as key=value, dotted, e.g. `method.prune=300 optimizer.momentum=0.8`."),
-]
-Runs = Annotated[Path, typer.Option(help="The folder that holds the folders of all runs.")]
-Epochs = Annotated[int | None, typer.Option(help="Nominal length; schedules stretch or shrink with it.")]
-Device = Annotated[str, typer.Option(help="`cpu`, `cuda`, or `auto`: a GPU where there is one.")]
-Threads = Annotated[int | None, typer.Option(help="Threads per run on a CPU; torch's own choice by default.")]
-SaveEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
-Compile = Annotated[
-    bool | None, typer.Option("--compile/--no-compile", help="torch.compile the network; by default on a GPU.")
-]
-Precision = Annotated[str | None, typer.Option(help="`float32` or `bfloat16` (autocast).")]
-
-
-def explained(command: Callable[P, R]) -> Callable[P, R]:
-    """Show what a user can do something about as a sentence, and leave with exit code 1."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        from regrow.lab.backlog import KNOWN_TROUBLE
-
-        try:
-            return command(*args, **kwargs)
-        except KNOWN_TROUBLE as error:
-            _fail(str(error))
-
-    return run
-
-
-def _fail(message: str) -> NoReturn:
-    err.print(f"[red]error:[/red] {message}", soft_wrap=True)
-    raise typer.Exit(1)
+app.add_typer(bench, name="bench")
 
 
 @app.command()
@@ -103,7 +78,7 @@ def train(
         settings = merge(settings, nest(key, value))
     config = make_config(settings)
     with Board(err) as board:
-        how = train_here(config, runs, _options(device, threads, compile_, save_every), board)
+        how = train_here(config, runs, make_options(device, threads, compile_, save_every), board)
     if not how.startswith("done"):
         raise typer.Exit(130 if how.startswith("stopped") else 1)
     out.print(str(runs / config.id), soft_wrap=True)
@@ -149,7 +124,7 @@ def sweep(
             out.print(f"{config.id}  {'finished' if RunFolder(runs / config.id).is_finished else 'to do'}")
         return
     threads = threads or (max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None)
-    options = _options(device, threads, compile_, save_every)
+    options = make_options(device, threads, compile_, save_every)
     at_once = lanes if options.device.startswith("cuda") else jobs
     with Board(err) as board:
         outcome = train_all(configs, runs, options, at_once, board)
@@ -267,19 +242,6 @@ def methods(name: Annotated[str | None, typer.Argument(help="Tell all about this
     for known, method in METHODS.items():
         table.add_row(known, (inspect.getdoc(sys.modules[method.__module__]) or "").splitlines()[0])
     out.print(table)
-
-
-def _options(device: str, threads: int | None, compiles: bool | None, save_every: float) -> "Options":
-    import torch
-
-    from regrow.lab.train import Options
-
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError("there is no CUDA device here; leave --device out or say --device cpu")
-    compiles = device.startswith("cuda") if compiles is None else compiles
-    return Options(device=device, threads=threads, compiles=compiles, save_every=save_every)
 
 
 def main() -> None:

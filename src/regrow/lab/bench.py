@@ -1,0 +1,178 @@
+"""How fast the lab is, and what rewiring costs in it: ratios within one run, after a warm-up, medians of blocks."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, stdev
+
+import torch
+
+from regrow.lab.config import Config, make_config
+from regrow.lab.data import Data, Dataset, synthesize
+from regrow.lab.start import begin
+from regrow.lab.steps import EagerSteps, Steps, choose_steps
+from regrow.lab.training import Training
+
+METHODS = ("Static", "SET", "DSR", "RigL", "DeepR")
+IMAGES = {"lenet_300_100": (1, 28, 28), "resnet_50": (3, 224, 224)}
+
+
+@dataclass
+class Lane:
+    """A training that is only timed."""
+
+    training: Training
+    steps: Steps
+    stream: torch.cuda.Stream | None
+
+    def run(self) -> None:
+        """One step; at the end of an epoch the next one begins."""
+        with torch.cuda.stream(self.stream):
+            within = self.training.step % self.training.steps_per_epoch
+            if within == 0:
+                self.steps.begin_epoch(0)
+            self.steps.step()
+
+
+def images_for(model: str, batch_size: int, num_batches: int, device: torch.device) -> Dataset:
+    """Made-up images of the size that the paper trains a model on."""
+    shape = IMAGES.get(model, (3, 32, 32))
+    return synthesize(
+        image_shape=shape,
+        num_classes=1000 if model == "resnet_50" else 10,
+        num_train=batch_size * num_batches,
+        num_test=10,
+        augmentation="crop_flip" if shape == (3, 32, 32) else "none",
+        device=device,
+    )
+
+
+def open_lane(config: Config, data: Data, device: torch.device, *, is_compiled: bool, is_captured: bool) -> Lane:
+    """A training on a stream of its own."""
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        training = Training(config, data, device, begin(config, data, Path()), is_compiled)
+        steps = choose_steps(training) if is_captured else EagerSteps(training)
+    return Lane(training, steps, stream)
+
+
+def seconds_per_step(lanes: Sequence[Lane], num_steps: int, num_blocks: int) -> list[float]:
+    """Time of a step of one lane, in blocks, while all lanes take turns."""
+    blocks = []
+    for _ in range(num_blocks):
+        start = time.perf_counter()
+        for _ in range(num_steps):
+            for lane in lanes:
+                lane.run()
+        if lanes[0].stream is not None:
+            torch.cuda.synchronize()
+        blocks.append((time.perf_counter() - start) / num_steps / len(lanes))
+    return blocks
+
+
+def bench_lab(
+    model: str, device: torch.device, num_lanes: Sequence[int], num_steps: int, tell: Callable[[str], object]
+) -> list[tuple[str, float]]:
+    """(how, seconds per step and run) for the plain loop, and for each thing the lab does to be faster."""
+    config = make_config({"model": model, "method": "DSR", "sparsity": 0.9, "precision": _precision(device)})
+    data = images_for(model, config.batch_size, 20, device)
+
+    def measure(how: str, count: int, *, is_compiled: bool, is_captured: bool) -> tuple[str, float]:
+        tell(how)
+        lanes = [
+            open_lane(config, data, device, is_compiled=is_compiled, is_captured=is_captured) for _ in range(count)
+        ]
+        return how, median(seconds_per_step(lanes, num_steps, num_blocks=4)[1:])
+
+    rows = [measure("plain loop", 1, is_compiled=False, is_captured=False)]
+    if device.type != "cuda":
+        return rows
+    rows.append(measure("captured", 1, is_compiled=False, is_captured=True))
+    rows += [
+        measure(f"captured and compiled, {count} at once", count, is_compiled=True, is_captured=True)
+        for count in num_lanes
+    ]
+    return rows
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What a method costs beside static sparse training, as ratios of step times.
+
+    `quiet`: between rewirings. `busy`: with a rewiring every few steps. `average`: over the paper's whole schedule,
+    which has far fewer of them. `rewiring`: seconds that one takes, as the difference of the two tells.
+    """
+
+    method: str
+    quiet: float
+    busy: float
+    deviation: float
+    rewiring: float
+    average: float
+
+
+def bench_overhead(
+    model: str,
+    device: torch.device,
+    *,
+    is_captured: bool,
+    num_steps: int,
+    num_blocks: int,
+    tell: Callable[[str], object],
+    every: int = 20,
+) -> list[Overhead]:
+    """Every method, without rewirings and with one `every` few steps, in blocks that alternate with static training."""
+    common = {"model": model, "sparsity": 0.9, "precision": _precision(device)}
+    static = make_config({**common, "method": "Static"})
+    data = images_for(model, static.batch_size, 4, device)
+
+    def lane(config: Config) -> Lane:
+        return open_lane(config, data, device, is_compiled=is_captured, is_captured=is_captured)
+
+    rows = []
+    for name in METHODS:
+        tell(name)
+        period = 1 if name == "DeepR" else every
+        fields = {"name": name, "period": period, "until": None}
+        lanes = [
+            lane(static),
+            lane(make_config({**common, "method": {**fields, "until": 0}})),
+            lane(make_config({**common, "method": fields})),
+        ]
+        blocks = [[_block(lane, num_steps) for lane in lanes] for _ in range(num_blocks + 1)][1:]
+        alone, quiet, busy = (median(block[i] for block in blocks) for i in range(3))
+        per_rewiring = (busy - quiet) * period
+        rate = rewirings_per_step(make_config({**common, "method": name}), model)
+        rows.append(
+            Overhead(
+                name,
+                quiet / alone,
+                busy / alone,
+                stdev(block[2] / block[0] for block in blocks) if num_blocks > 1 else 0.0,
+                per_rewiring,
+                (quiet + rate * per_rewiring) / alone,
+            )
+        )
+    return rows
+
+
+def rewirings_per_step(config: Config, model: str) -> float:
+    """How often the paper's schedule rewires, averaged over the whole training.
+
+    >>> f"{1 / rewirings_per_step(make_config({'method': 'DSR', 'sparsity': 0.9}), 'lenet_300_100'):.0f}"
+    '219'
+    """
+    num_images = {"lenet_300_100": 60_000, "resnet_50": 1_281_167}.get(model, 50_000)
+    steps_per_epoch = num_images // config.batch_size
+    method = config.make_method(steps_per_epoch)
+    num_steps = config.num_epochs * steps_per_epoch
+    return sum(method.is_due(step) for step in range(1, num_steps + 1)) / num_steps
+
+
+def _block(lane: Lane, num_steps: int) -> float:
+    return seconds_per_step([lane], num_steps, 1)[0]
+
+
+def _precision(device: torch.device) -> str:
+    return "bfloat16" if device.type == "cuda" else "float32"
