@@ -29,7 +29,8 @@ def test_the_readme_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("name", sorted(regrow.METHODS))
-def test_swapping_the_method_is_the_only_change(name, capsys):
+def test_swapping_the_method_is_the_only_change(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     example = python_blocks("README.md")[0].replace("range(300)", "range(3)")
     assert "regrow.DSR(" in example
     exec(example.replace("regrow.DSR(", f"regrow.{name}("), {})

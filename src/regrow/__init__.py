@@ -4,6 +4,7 @@ from typing import Any
 
 from regrow import testing
 from regrow.attachment import attach
+from regrow.files import describe, load, load_state_dict, save
 from regrow.history import Rewiring
 from regrow.methods import METHODS, Method
 from regrow.methods.deepr import DeepR
@@ -33,6 +34,10 @@ __all__ = [
     "Sparsifier",
     "Static",
     "attach",
+    "describe",
+    "load",
+    "load_state_dict",
+    "save",
     "testing",
 ]
 

@@ -12,7 +12,7 @@ import torch
 
 
 def collect(device: torch.device) -> dict[str, Any]:
-    """Versions, device, revision of the source and the time."""
+    """Versions, device and revision of the source, to be asked for when a run begins: the source may change later."""
     return {
         "regrow": _version("regrow"),
         "revision": _revision(),
@@ -21,8 +21,11 @@ def collect(device: torch.device) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "host": _processor(),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _version(package: str) -> str | None:

@@ -14,6 +14,7 @@ from regrow.lab import provenance
 from regrow.lab.atomic import write_atomically
 from regrow.lab.config import Config
 from regrow.lab.data import Data, open_data
+from regrow.lab.paper import Settings
 from regrow.lab.runs import FORMAT, METRICS, BadRun, RunFolder
 from regrow.lab.start import begin
 from regrow.lab.steps import choose_steps
@@ -91,6 +92,7 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
         torch.set_num_threads(threads)
     torch.backends.cudnn.deterministic = True  # or convolutions would add up in another order each time
     device = torch.device(options.device)
+    made_with = provenance.collect(device)
     data = _data(config.data, device)
     beginning = begin(config, data, folder.path.parent)
     initial_weights = {name: value.clone() for name, value in beginning.model.state_dict().items()}
@@ -125,7 +127,7 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
         if clock.is_time_to_note():
             _write_tables(folder, training)
         options.on_progress(_progress(training))
-    _finish(folder, training)
+    _finish(folder, training, made_with)
 
 
 @cache
@@ -134,7 +136,7 @@ def _data(name: str, device: torch.device) -> Data:
     return open_data(name, device=device)
 
 
-def _finish(folder: RunFolder, training: Training) -> None:
+def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
     masks = training.sparse.masks()
     is_sparse = training.sparse.budget < sum(mask.numel() for mask in masks.values())
     size = size_of(training.model, masks if is_sparse else {})
@@ -164,7 +166,7 @@ def _finish(folder: RunFolder, training: Training) -> None:
                 for layer in training.sparse.layers
             ],
             "storage": "hashed" if training.sparse.method.shares_values else "dense",
-            "provenance": {**provenance.collect(training.device), "compiled": training.is_compiled},
+            "provenance": {**made_with, "compiled": training.is_compiled, "finished": provenance.now()},
         },
     )
     folder.file("checkpoint.pt").unlink(missing_ok=True)
