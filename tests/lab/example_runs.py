@@ -36,7 +36,8 @@ def write_run(root: Path, accuracy: float, *, finished: bool = True, seconds: fl
     """The folder of a run with this accuracy at its end."""
     config = make_config(settings)
     folder = RunFolder(root / config.id)
-    folder.create(config)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.claim(config)
     layers = _layers(config)
     folder.write_table("metrics.csv", METRICS, _metrics(config, accuracy, seconds, layers[-1]))
     folder.write_table("layers.csv", ["epoch", *shapes(config.model)[0]], layers)

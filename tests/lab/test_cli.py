@@ -73,6 +73,8 @@ def test_a_sweep_ends_with_a_table_and_a_report_can_be_made_of_it(tmp_path: Path
         ("train -m DSR -s 0.9 --data mnits", "did you mean 'mnist'"),
         ("train -m DSR -s 0.9 nonsense", "key=value"),
         ("train -m DSR -s 0.9 --device cuda:99", "CUDA"),
+        ("train -m DSR -s 0.9 --device foo", "there is no device 'foo'"),
+        ("train -m DSR -s 0.9 --model wrn_5_2", "depth must be 6n + 4"),
         ("sweep nothing.toml", "there is no experiment"),
         ("show nothing", "has no config.json"),
         ("report nothing", "there is no folder"),
@@ -86,6 +88,19 @@ def test_bad_input_gets_one_sentence_and_no_traceback(line: str, message: str, t
     assert message in said
     assert "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_messages_may_contain_brackets(tmp_path: Path):
+    assert "[/foo]" in regrow("show 'nothing/[/foo]'")[1]
+    code, said = regrow(f"train -m Dense {SMALL}", tmp_path / "odd[bold]")
+    assert code == 0
+    assert "odd[bold]" in said
+
+
+def test_a_dry_run_lists_what_would_be_trained_first(tmp_path: Path):
+    file = tmp_path / "mine.toml"
+    file.write_text('method = "Gradual"\nsparsity = 0.9\n')
+    assert "-dense-" in regrow(f"sweep {file} --dry-run", tmp_path)[1]
 
 
 def test_methods_and_data_are_listed():

@@ -93,6 +93,40 @@ def test_an_id_ignores_what_changes_nothing_and_sees_what_does():
     assert len(ids | {base.id}) == 5
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"method": "Static", "sparsity": 0.9}, {"method": "Static", "sparsity": 0.9, "stretch": 2}),
+        (
+            {"method": {"name": "DSR", "sparsity": 0.9, "until": 45}},
+            {"method": {"name": "DSR", "sparsity": 0.9, "until": 45.0}},
+        ),
+        ({"method": "DSR", "sparsity": 0}, {"method": "DSR", "sparsity": 0.0}),
+        (
+            {"method": "Static", "sparsity": 0.9, "start": {"topology": "final", "run": {"method": "DSR"}}},
+            {"method": "Static", "sparsity": 0.9, "start": {"topology": "final", "run": {"method": {"name": "DSR"}}}},
+        ),
+        (
+            {"method": "DSR", "sparsity": 0.9, "data": "folder:pictures"},
+            {"method": "DSR", "sparsity": 0.9, "data": "folder:./pictures/"},
+        ),
+        (
+            {"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": 1}},
+            {"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": {"0": 1.0}}},
+        ),
+    ],
+)
+def test_the_same_settings_however_written_have_the_same_id(one: dict, other: dict):
+    assert make_config(one).id == make_config(other).id
+
+
+def test_a_parent_is_as_wide_as_its_child():
+    narrow = make_config({"method": "Gradual", "sparsity": 0.9, "width": 0.5})
+    parent = parent_of(narrow)
+    assert parent is not None
+    assert parent.width == 0.5
+
+
 def test_sparsity_means_nothing_to_a_full_dense_run():
     assert make_config({"method": "Dense", "sparsity": 0.9}) == make_config({"method": "Dense"})
 
@@ -130,6 +164,27 @@ def test_a_config_survives_json(model: str, method: str):
         ({"method": "DSR", "sparsity": 0.9, "start": {"topology": "final"}}, "set start.run"),
         ({"method": "DSR", "sparsity": 0.9, "start": {"run": "some-id"}}, "set start.run"),
         ({"method": "DSR", "sparsity": 0.9, "start": "random"}, "start must be a table"),
+        ({"method": "DSR", "sparsity": 0.9, "start": {"run": 3, "topology": "final"}}, "start.run must be an id"),
+        ({"method": [1]}, "method must be a table"),
+        ({"method": {"name": [1]}}, "there is no method"),
+        ({"method": "DSR", "sparsity": 0.9, "model": 3}, "model must be a name"),
+        ({"method": "DSR", "sparsity": 0.9, "data": [1]}, "data must be a name"),
+        ({"method": "Dense", "width": "thin"}, "with a sparsity"),
+        ({"method": {"name": "Gradual", "sparsity": 0.9, "until": 60}}, "between 0 and 40"),
+        ({"method": {"name": "DSR", "sparsity": 0.9, "until": "late"}}, "method.until must be an epoch"),
+        ({"method": {"name": "DSR", "sparsity": 0.9, "until": float("nan")}}, "method.until must be an epoch"),
+        ({"method": {"name": "DSR", "sparsity": 0.9, "period": "x epochs"}}, "written like '2 epochs'"),
+        ({"method": {"name": "DSR", "sparsity": 0.9, "period": "-2 epochs"}}, "written like '2 epochs'"),
+        ({"method": "DSR", "sparsity": 0.9, "stretch": float("inf")}, "stretch must be a positive number"),
+        ({"method": "DSR", "sparsity": 0.9, "stretch": True}, "stretch must be a positive number"),
+        ({"method": "DSR", "sparsity": 0.9, "width": float("inf")}, "width must be a positive number"),
+        ({"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": -1}}, "lr must be numbers >= 0"),
+        ({"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": True}}, "must be a number or a table"),
+        ({"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": {0: 0.1, 50: "x"}}}, "lr must be numbers >= 0"),
+        ({"method": "DSR", "sparsity": 0.9, "optimizer": {"momentum": "abc"}}, r"momentum must be in \[0, 1\)"),
+        ({"method": "DSR", "sparsity": 0.9, "optimizer": {"momentum": 0}}, "false without momentum"),
+        ({"method": "DSR", "sparsity": 0.9, "optimizer": {"nesterov": "no"}}, "nesterov must be true or false"),
+        ({"method": "DSR", "sparsity": 0.9, "optimizer": {"weight_decay": -1}}, "weight_decay must be a number >= 0"),
     ],
 )
 def test_bad_settings_are_refused_with_the_next_step(settings: dict, message: str):

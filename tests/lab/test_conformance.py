@@ -18,7 +18,7 @@ class LabTrial:
     """A run of the lab that takes one step at a time."""
 
     def __init__(self, method: str, root: Path) -> None:
-        settings = {"name": method, "period": 1 if method == "DeepR" else 3, "until": 80}
+        settings = {"name": method, "period": 1 if method == "DeepR" else 3, "until": 30}
         config = small(method=settings, start={"run": None, "weights": "fresh"}, stretch=1.0, epochs=2)
         device = torch.device("cpu")
         data = open_data(config.data, device=device)

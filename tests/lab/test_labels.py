@@ -83,7 +83,7 @@ PARTS: list[list[Settings]] = [
     [{}, {"stretch": 1.0}, {"stretch": 2.0}, {"stretch": 0.5}],
     [{}, {"precision": "bfloat16"}],
     [{}, {"batch_size": 50}, {"batch_size": 128}],
-    [{}, {"optimizer": {"momentum": 0.0}}, {"optimizer": {"nesterov": False}}, {"optimizer": {"weight_decay": 1e-4}}],
+    [{}, {"optimizer": {"momentum": 0.5}}, {"optimizer": {"nesterov": False}}, {"optimizer": {"weight_decay": 1e-4}}],
     [{}, {"optimizer": {"lr": {0: 0.1}}}, {"optimizer": {"lr": {0: 0.1, 30: 0.01}}}],
     [{}, {"written_for": 80}],
     [{}, {"method": {"until": 35}}, {"method": {"until": 30}}],

@@ -1,5 +1,6 @@
 """Runs that start from another run: compressed networks and lottery tickets."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,23 @@ def test_the_largest_weights_of_a_trained_network(tmp_path: Path):
         tensors(pruned, "initial_topology")["fc1.weight"],
     )
     assert weights[mask].min() >= weights[~mask].max()
+
+
+def test_a_topology_of_another_sparsity_is_refused(tmp_path: Path, dsr: Path):
+    with pytest.raises(ValueError, match="give both runs the same sparsity"):
+        run(
+            tmp_path,
+            method={"name": "Static", "sparsity": 0.95},
+            start={"topology": "final", "run": {"method": {**PARENT["method"], "sparsity": 0.9}}},
+        )
+
+
+def test_the_folder_of_another_run_is_no_parent(tmp_path: Path, dsr: Path):
+    other = run(tmp_path, method={"name": "Dense"})
+    shutil.rmtree(dsr)
+    shutil.copytree(other, dsr)
+    with pytest.raises(BadRun, match="train that one first"):
+        ticket(tmp_path, "final", "fresh")
 
 
 def test_a_run_whose_parent_is_missing_says_so(tmp_path: Path):

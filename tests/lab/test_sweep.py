@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import threading
 import time
@@ -79,6 +80,41 @@ def test_a_run_starts_when_its_parent_is_finished_and_finished_ones_are_skipped(
     again, _ = run_all([compressed], tmp_path)
     assert again.done == []
     assert len(again.skipped) == 2
+
+
+def test_what_waits_for_a_run_that_was_stopped_waits_no_longer(tmp_path: Path):
+    compressed = small(method={"name": "Gradual"}, epochs=2000)
+    board = Board(Console(file=io.StringIO()))
+    backlog = Backlog([compressed], tmp_path, board)
+    dense = backlog.take()
+    assert dense is not None
+    assert backlog.take() is None
+    backlog.ended(dense.id, "stopped at step 3 of 4")
+    assert not backlog
+    assert backlog.close().stopped == [dense.id, compressed.id]
+
+
+def test_a_run_waits_for_the_one_it_names_by_id(tmp_path: Path):
+    dsr = small()
+    child = small(method={"name": "Static"}, start={"topology": "final", "run": dsr.id})
+    outcome, _ = run_all([child, dsr], tmp_path)
+    assert outcome.done == [dsr.id, child.id]
+
+
+def test_the_folder_of_another_run_does_not_count_as_finished(tmp_path: Path):
+    one, other = small(), small(seed=1)
+    run_all([one], tmp_path)
+    shutil.copytree(tmp_path / one.id, tmp_path / other.id)
+    outcome, _ = run_all([other], tmp_path)
+    assert "belongs to another run" in outcome.failed[other.id]
+
+
+def test_a_sweep_interrupted_before_its_runs_began_counts_them_as_stopped(tmp_path: Path):
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    outcome, said = run_all([small(epochs=2000), small(epochs=2000, seed=1)], tmp_path)
+    assert len(outcome.stopped) == 2
+    assert not outcome.failed
+    assert "stopped" in said
 
 
 def test_a_worker_that_is_killed_counts_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

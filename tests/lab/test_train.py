@@ -146,10 +146,19 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_checkpoi
     assert not folder.is_finished
 
 
+def test_only_half_written_files_are_cleared_away(run_small: Callable[..., Path]):
+    folder = run_small()
+    (folder / "summary.json").unlink()
+    (folder / ".notes").write_text("mine")
+    (folder / ".checkpoint.pt.123").write_text("half")
+    (folder / ".ipynb_checkpoints").mkdir()
+    run_small()
+    assert sorted(path.name for path in folder.glob(".*")) == [".ipynb_checkpoints", ".notes"]
+
+
 def test_a_second_process_on_the_same_folder_stops(tmp_path: Path):
     config = small()
     folder = RunFolder(tmp_path / config.id)
-    folder.create(config)
     with folder.lock(), pytest.raises(BadRun, match="another process is training"):
         train(config, tmp_path, Options())
 

@@ -1,9 +1,12 @@
 """Files that are either the old ones or the new ones, whatever happens while they are written."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+_BESIDE = re.compile(r"\..+\.\d+")
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -18,6 +21,13 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed had only half written."""
+    for path in folder.iterdir():
+        if _BESIDE.fullmatch(path.name) and path.is_file():
+            path.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regrow.lab.config import Config, parent_of
+from regrow.lab.config import Config, parent_id, parent_of
 from regrow.lab.data import FetchError
 from regrow.lab.progress import Board
 from regrow.lab.runs import RunFolder
@@ -40,14 +40,15 @@ class Backlog:
 
     def __init__(self, configs: Sequence[Config], root: Path, board: Board) -> None:
         self.outcome = Outcome()
-        self._root, self._board = root, board
+        self._board = board
         self._waiting: list[Config] = []
         for config in with_parents(configs):
-            if RunFolder(root / config.id).is_finished:
+            if RunFolder(root / config.id).has_finished(config):
                 self.outcome.skipped.append(config.id)
             else:
                 self._waiting.append(config)
         self._waiting.sort(key=lambda config: -config.num_epochs)
+        self._unfinished = {config.id for config in self._waiting}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -64,10 +65,14 @@ class Backlog:
         """Note how a run ended, in the words of `describe_end`."""
         if how.startswith("done"):
             self.outcome.done.append(run)
+            self._unfinished.discard(run)
         elif how.startswith("stopped"):
             self.outcome.stopped.append(run)
+            self.outcome.stopped += self._drop_dependents(run)
         else:
-            self._fail(run, how)
+            self.outcome.failed[run] = how
+            for config in self._drop_dependents(run):
+                self.outcome.failed[config] = f"not started, because {run} failed"
             how = f"failed: {how}"
         self._board.end(run, how)
 
@@ -77,17 +82,16 @@ class Backlog:
         return self.outcome
 
     def _is_ready(self, config: Config) -> bool:
-        parent = parent_of(config)
-        return parent is None or RunFolder(self._root / parent.id).is_finished
+        """Whether the run it starts from is not one that this sweep has still to train."""
+        return parent_id(config) not in self._unfinished
 
-    def _fail(self, run: str, why: str) -> None:
-        """What starts from a run that failed cannot start."""
-        self.outcome.failed[run] = why
-        for config in list(self._waiting):
-            parent = parent_of(config)
-            if parent and parent.id == run:
-                self._waiting.remove(config)
-                self._fail(config.id, f"not started, because {run} failed")
+    def _drop_dependents(self, run: str) -> list[str]:
+        """What starts from a run that did not finish, or from such a one, cannot start."""
+        dropped = []
+        for config in [config for config in self._waiting if parent_id(config) == run]:
+            self._waiting.remove(config)
+            dropped += [config.id, *self._drop_dependents(config.id)]
+        return dropped
 
 
 def describe_end(act: Callable[[], object], folder: RunFolder) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from regrow.lab.cli_bench import bench
@@ -81,7 +82,7 @@ def train(
         how = train_here(config, runs, make_options(device, threads, compile_, save_every), board)
     if not how.startswith("done"):
         raise typer.Exit(130 if how.startswith("stopped") else 1)
-    out.print(str(runs / config.id), soft_wrap=True)
+    out.print(str(runs / config.id), soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -109,6 +110,7 @@ def sweep(
 
     Example: `regrow sweep experiments/lenet_mnist.toml --epochs 20 --jobs 2 seed=0 "sparsity=[0.99, 0.9]"`
     """
+    from regrow.lab.backlog import with_parents
     from regrow.lab.experiment import read_experiment
     from regrow.lab.progress import Board
     from regrow.lab.runs import RunFolder
@@ -120,8 +122,9 @@ def sweep(
     if not configs:
         raise ValueError(f"none of the runs of {experiment} has {' or '.join(map(repr, only or []))} in its id")
     if dry_run:
-        for config in configs:
-            out.print(f"{config.id}  {'finished' if RunFolder(runs / config.id).is_finished else 'to do'}")
+        for config in with_parents(configs):
+            is_finished = RunFolder(runs / config.id).has_finished(config)
+            out.print(f"{config.id}  {'finished' if is_finished else 'to do'}", soft_wrap=True)
         return
     threads = threads or (max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None)
     options = make_options(device, threads, compile_, save_every)
@@ -136,13 +139,13 @@ def _tell(configs: "list[Config]", root: Path, outcome: "Outcome") -> None:
     from regrow.lab.report.tables import results_table
     from regrow.lab.runs import RunFolder, read_run
 
-    finished = [read_run(root / c.id) for c in configs if RunFolder(root / c.id).is_finished]
+    finished = [read_run(root / c.id) for c in configs if RunFolder(root / c.id).has_finished(c)]
     if finished:
         out.print(results_table(finished))
     if outcome.skipped:
         err.print(f"{len(outcome.skipped)} runs were finished before")
     for run, why in outcome.failed.items():
-        err.print(f"[red]failed[/red] {run}: {why}", soft_wrap=True)
+        err.print(f"[red]failed[/red] {run}: {escape(why)}", soft_wrap=True)
     if outcome.stopped:
         err.print(f"{len(outcome.stopped)} runs stopped or not begun; the same command goes on with them")
     if outcome.failed or outcome.stopped:
@@ -163,10 +166,10 @@ def report(
 
     report = write_report(runs, out_folder)
     for problem in report.problems:
-        err.print(f"[yellow]left out:[/yellow] {problem}", soft_wrap=True)
+        err.print(f"[yellow]left out:[/yellow] {escape(problem)}", soft_wrap=True)
     if report.num_unfinished:
         err.print(f"{report.num_unfinished} runs are not finished and not in the tables")
-    out.print(str(report.page), soft_wrap=True)
+    out.print(str(report.page), soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -197,7 +200,7 @@ def data(name: Annotated[str | None, typer.Argument(help="The data set; without 
             made = known.startswith("synthetic")
             out.print(f"{known:18}{'made on the spot' if made else place if place.exists() else 'not fetched yet'}")
         return
-    out.print(str(_fetch(name)), soft_wrap=True)
+    out.print(str(_fetch(name)), soft_wrap=True, markup=False)
 
 
 def _fetch(name: str) -> Path:

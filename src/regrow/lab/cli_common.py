@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
     from regrow.lab.train import Options
@@ -23,7 +24,7 @@ Overrides = Annotated[
 Runs = Annotated[Path, typer.Option(help="The folder that holds the folders of all runs.")]
 Epochs = Annotated[int | None, typer.Option(help="Nominal length; schedules stretch or shrink with it.")]
 Device = Annotated[str, typer.Option(help="`cpu`, `cuda`, or `auto`: a GPU where there is one.")]
-Threads = Annotated[int | None, typer.Option(help="Threads per run on a CPU; torch's own choice by default.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads per run on a CPU; torch's own choice by default.")]
 SaveEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
 Compile = Annotated[
     bool | None, typer.Option("--compile/--no-compile", help="torch.compile the network; by default on a GPU.")
@@ -47,7 +48,7 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _fail(message: str) -> NoReturn:
-    err.print(f"[red]error:[/red] {message}", soft_wrap=True)
+    err.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True)
     raise typer.Exit(1)
 
 
@@ -58,6 +59,10 @@ def make_options(device: str, threads: int | None, compiles: bool | None, save_e
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"there is no device {device!r}; say cpu, cuda, cuda:1, or auto") from None
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here; leave --device out or say --device cpu")
     compiles = device.startswith("cuda") if compiles is None else compiles

@@ -4,14 +4,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
-from regrow.lab import models, paper
-from regrow.lab.data import check_name as check_data
+from regrow.lab import paper
+from regrow.lab.checks import (
+    check_config,
+    check_fields,
+    check_length_is_told,
+    check_model_and_method,
+    check_plain_values,
+    check_positive,
+)
 from regrow.lab.paper import Settings, merge
-from regrow.lab.schedule import Timetable, check_schedule, read_schedule
+from regrow.lab.schedule import Timetable, read_schedule
 from regrow.methods.method import METHODS, Method
-from regrow.names import suggest
 
 Epochs = dict[float, float]
 
@@ -114,18 +121,12 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     'lenet_300_100-mnist-dsr-0.99-seed0-90f0e65b'
     """
     given = spell_out(settings)
-    model = str(given.setdefault("model", "lenet_300_100"))
-    models.check_name(model)
-    method = given.get("method", {})
-    if "name" not in method:
-        raise ValueError(f"say which method, e.g. method=DSR; {suggest('', METHODS)}")
-    if method["name"] not in METHODS:
-        raise ValueError(f"there is no method {method['name']!r}; {suggest(str(method['name']), METHODS)}")
-    is_thin = given.get("width") == "thin"
-    _check_written_for(given)
-    below = paper.settings_for(model, method["name"], is_thin)
+    model = given.setdefault("model", "lenet_300_100")
+    check_model_and_method(model, given.get("method", {}))
+    check_length_is_told(given)
+    below = paper.settings_for(model, given["method"]["name"], given.get("width") == "thin")
     length: Any = given.get("written_for", below["written_for"])
-    _check_positive("written_for", length)
+    check_positive("written_for", length)
     return _build(merge(paper.rewritten(below, length), given))
 
 
@@ -159,101 +160,75 @@ def parent_of(config: Config) -> Config | None:
         "batch_size": config.batch_size,
         "precision": config.precision,
     }
+    if config.width != "thin":
+        mine["width"] = config.width
     other = spell_out(config.start.run)
-    if other.get("method", {}).get("name") != "Dense":
+    if other.get("method", {}).get("name") != "Dense" or other.get("width") == "thin":
         mine["sparsity"] = config.sparsity
     return make_config(merge(spell_out(mine), other))
 
 
+def parent_id(config: Config) -> str | None:
+    """The id of the run that this one starts from."""
+    parent = parent_of(config)
+    return parent.id if parent else config.start.run if isinstance(config.start.run, str) else None
+
+
 def _build(whole: Settings) -> Config:
-    _check_fields(whole, Config, "a run")
-    parts = {"optimizer": Optimizer, "start": Start}
-    for name, part in parts.items():
-        _check_fields(whole.get(name, {}), part, name)
-    optimizer = dict(whole["optimizer"])
-    optimizer["lr"] = read_schedule("optimizer.lr", optimizer["lr"])
+    check_fields(whole, Config, "a run")
+    for name, part in {"optimizer": Optimizer, "start": Start}.items():
+        check_fields(whole.get(name, {}), part, name)
+    check_plain_values(whole)
+    optimizer = {key: _float(value) for key, value in whole["optimizer"].items()}
+    rates = read_schedule("optimizer.lr", whole["optimizer"]["lr"])
+    optimizer["lr"] = {first: _float(rate) for first, rate in rates.items()}
     method = {key: _read_field(key, value) for key, value in whole["method"].items() if value is not None}
     if method["name"] == "Dense" and whole.get("width") != "thin":
         method.pop("sparsity", None)  # has no effect there
+    start = dict(whole.get("start", {}))
+    start["run"] = _in_short(start.get("run"))
     made = {
         **whole,
+        "data": _absolute(whole["data"]),
+        "written_for": paper.tidy(whole["written_for"]),
+        "stretch": _float(whole.get("stretch", 1.0)),
+        "width": _float(whole.get("width", 1.0)),
         "optimizer": Optimizer(**optimizer),
         "method": method,
-        "start": Start(**whole.get("start", {})),
+        "start": Start(**start),
     }
     config = Config(**made)
-    _check(config)
+    check_config(config)
+    config.make_method(steps_per_epoch=1000)  # complains about its fields
     return config
 
 
+# The same settings, however they are spelled, must be the same config, or a run would have several ids.
+
+
 def _read_field(key: str, value: Any) -> Any:
-    is_by_epoch = isinstance(value, Mapping) and paper.is_schedule(value)
-    return read_schedule(f"method.{key}", value) if is_by_epoch else value
+    if isinstance(value, Mapping) and paper.is_schedule(value):
+        return read_schedule(f"method.{key}", value)
+    if key in ("until", "begin"):
+        return paper.tidy(value)
+    return value if key in ("prune", "fraction", "period") else _float(value)
 
 
-def _check(config: Config) -> None:
-    models.check_name(config.model)
-    check_data(config.data)
-    if config.method_name not in METHODS:
-        raise ValueError(f"there is no method {config.method_name!r}; {suggest(config.method_name, METHODS)}")
-    for name in ("epochs", "batch_size", "seed"):
-        value, least = getattr(config, name), 0 if name == "seed" else 1
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
-    for name in ("stretch", "written_for"):
-        _check_positive(name, getattr(config, name))
-    is_width = isinstance(config.width, (int, float)) and config.width > 0
-    if not is_width and config.width != "thin":
-        raise ValueError(f'width must be a positive number or "thin", got {config.width!r}')
-    if config.width == "thin" and config.method_name != "Dense":
-        raise ValueError(f'width = "thin" is for the method Dense, not {config.method_name}')
-    _check_choice("precision", config.precision, ("float32", "bfloat16"))
-    _check_choice("start.topology", config.start.topology, ("random", "magnitude", "final", "counts"))
-    _check_choice("start.weights", config.start.weights, ("fresh", "initial", "final"))
-    looks_back = config.start.topology in ("final", "counts") or config.start.weights != "fresh"
-    if looks_back != (config.start.run is not None):
-        why = "is not told" if looks_back else "has nothing to give"
-        raise ValueError(
-            f"start.topology = {config.start.topology!r} with start.weights = {config.start.weights!r}: the other run "
-            f'{why}; set start.run to its id or to settings like {{method = "DSR"}} exactly when one is needed'
-        )
-    check_schedule("optimizer.lr", config.optimizer.lr, config.written_for)
-    for key, value in config.method.items():
-        if isinstance(value, dict) and paper.is_schedule(value):
-            check_schedule(f"method.{key}", value, config.written_for)
-    config.make_method(steps_per_epoch=1000)  # complains about its fields
+def _float(value: Any) -> Any:
+    return float(value) if type(value) is int else value
 
 
-def _check_written_for(given: Mapping[str, Any]) -> None:
-    """Epochs in schedules mean nothing without the length they were written for."""
-    parts = {"optimizer.lr": given.get("optimizer", {}).get("lr")}
-    parts |= {f"method.{key}": value for key, value in given.get("method", {}).items()}
-    timed = [name for name, value in parts.items() if isinstance(value, Mapping) and paper.is_schedule(value)]
-    if timed and "epochs" in given and "written_for" not in given:
-        raise ValueError(
-            f"{timed[0]} is written in epochs: of a training of how many? Set written_for; it stays when epochs is "
-            "changed, so that the schedule stretches"
-        )
+def _in_short(run: Any) -> Any:
+    """`{method = {name = "DSR"}}` as `{method = "DSR"}`."""
+    if not isinstance(run, Mapping) or not isinstance(run.get("method"), Mapping) or set(run["method"]) != {"name"}:
+        return run
+    return {**run, "method": run["method"]["name"]}
 
 
-def _check_positive(name: str, value: Any) -> None:
-    if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a positive number, got {value!r}")
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}")
-
-
-def _check_fields(given: Mapping[str, Any], kind: type, what: str) -> None:
-    known = [f.name for f in fields(kind)]
-    for name in given:
-        if name not in known:
-            raise ValueError(f"{what} has no field {name!r}; {suggest(str(name), known)}")
-    for f in fields(kind):
-        if f.default is MISSING and f.default_factory is MISSING and f.name not in given:
-            raise ValueError(f"{what} needs {f.name}")
+def _absolute(data: Any) -> Any:
+    """Data in a folder is the same data from wherever it is named."""
+    kind, colon, path = data.partition(":")
+    return f"{kind}:{Path(path).expanduser().resolve()}" if kind == "folder" and colon else data
 
 
 def _not_default(part: Any) -> Settings:

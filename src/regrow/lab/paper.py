@@ -121,16 +121,17 @@ def rewritten(settings: Settings, written_for: float) -> Settings:
         if isinstance(value, str) and value.endswith(" epochs"):
             return f"{float(value.removesuffix(' epochs')) * ratio:g} epochs"
         if isinstance(value, dict) and is_schedule(value):
-            return {_tidy(first * ratio): inner for first, inner in value.items()}
+            return {tidy(first * ratio): inner for first, inner in value.items()}
         if isinstance(value, dict):
             return {name: scaled(name, inner) for name, inner in value.items()}
-        return _tidy(value * ratio) if key in ("until", "begin") else value
+        return tidy(value * ratio) if key in ("until", "begin") else value
 
     return {**scaled("", settings), "written_for": written_for}
 
 
-def _tidy(number: float) -> float:
-    return int(number) if number == int(number) else number
+def tidy(number: Any) -> Any:
+    """A whole number as one, so that 90 and 90.0 are the same."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Settings:

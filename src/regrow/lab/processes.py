@@ -3,6 +3,7 @@
 import multiprocessing
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -47,7 +48,9 @@ class _Worker:
         self.connection, other_end = context.Pipe(duplex=False)
         plain = replace(options, on_progress=_nobody, should_stop=_never)
         self._process = context.Process(target=_work, args=(config.settings(), root, plain, other_end))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: the parent decides on a Ctrl-C
         self._process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         other_end.close()
 
     def listen(self, board: Board) -> str | None:
@@ -56,7 +59,8 @@ class _Worker:
             message: Any = self.connection.recv()
         except EOFError:
             self._process.join()
-            return self._said or f"died (exit code {self._process.exitcode})"
+            silent = "stopped before it began" if self._told_to_stop else f"died (exit code {self._process.exitcode})"
+            return self._said or silent
         if isinstance(message, Progress):
             board.update(self.id, message)
         else:
@@ -73,7 +77,6 @@ class _Worker:
 def _work(settings: dict[str, Any], root: Path, options: Options, line: Connection) -> None:
     """What a worker process does: train, and tell."""
     config = read_config(settings)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches it too, but the parent decides
     with stop_on_signals(signal.SIGTERM) as should_stop:
         parent_is_gone = False
 
@@ -85,7 +88,9 @@ def _work(settings: dict[str, Any], root: Path, options: Options, line: Connecti
                 parent_is_gone = True
 
         options = replace(options, on_progress=tell, should_stop=lambda: parent_is_gone or should_stop())
-        line.send(describe_end(partial(train, config, root, options), RunFolder(root / config.id)))
+        how = describe_end(partial(train, config, root, options), RunFolder(root / config.id))
+        with suppress(OSError):  # nobody is left to be told
+            line.send(how)
 
 
 def _nobody(progress: Progress) -> None:

@@ -49,4 +49,4 @@ class Board:
         """A run has ended: its line goes, and one sentence stays."""
         if run in self._tasks:
             self._bars.remove_task(self._tasks.pop(run))
-        self.console.print(f"{run}  {how}", soft_wrap=True, highlight=False)
+        self.console.print(f"{run}  {how}", soft_wrap=True, highlight=False, markup=False)

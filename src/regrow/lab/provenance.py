@@ -36,13 +36,18 @@ def _version(package: str) -> str | None:
 
 
 def _revision() -> str | None:
-    """The commit of the source, marked where it was changed since; told by REGROW_REVISION outside of a checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    """The commit of the source, marked where it was changed since; REGROW_REVISION tells it for a copy."""
+    told = os.environ.get("REGROW_REVISION")
+    is_ours = _git("ls-files", "--error-unmatch", Path(__file__).name)  # not of a repository that happens to be around
+    return told or (_git("describe", "--always", "--dirty", "--abbrev=12") if is_ours else None)
+
+
+def _git(*words: str) -> str | None:
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
-        return os.environ.get("REGROW_REVISION")
-    return done.stdout.strip() or os.environ.get("REGROW_REVISION")
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
 
 
 def _processor() -> str:

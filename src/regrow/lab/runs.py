@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regrow.lab.atomic import write_atomically, write_text
+from regrow.lab.atomic import remove_leftovers, write_atomically, write_text
 from regrow.lab.config import Config, read_config
 from regrow.lab.paper import Settings
 
@@ -60,26 +60,32 @@ class RunFolder:
     def is_finished(self) -> bool:
         return self.file("summary.json").exists()
 
-    def create(self, config: Config) -> None:
-        """Make the folder, or check that the one that is there belongs to this run."""
+    def has_finished(self, config: Config) -> bool:
+        """Whether this run has finished here; a damaged folder, or that of another run, has not."""
+        try:
+            return self.is_finished and self.config() == config
+        except BadRun:
+            return False
+
+    def claim(self, config: Config) -> None:
+        """Make the folder that of this run, or check that it is."""
         if self.file("config.json").exists():
             found = self.config()
             if found != config:
                 raise BadRun(f"{self.file('config.json')} belongs to another run, {found.id}; use another folder")
             return
-        self.path.mkdir(parents=True, exist_ok=True)
         self.write_json("config.json", {"format": FORMAT, "id": config.id, "config": config.settings()})
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder against other processes; a lock whose holder died is free, and what it half wrote goes."""
+        self.path.mkdir(parents=True, exist_ok=True)
         with self.file("lock").open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise BadRun(f"another process is training in {self.path}; wait for it or stop it") from None
-            for leftover in self.path.glob(".*"):
-                leftover.unlink()
+            remove_leftovers(self.path)
             yield
 
     def config(self) -> Config:

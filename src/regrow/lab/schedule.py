@@ -32,9 +32,12 @@ class Timetable:
         >>> Timetable(num_steps=600, written_for=100, steps_per_epoch=60).duration("2 epochs")
         12
         """
-        if isinstance(value, str) and value.endswith(" epochs"):
-            return max(1, self.step(float(value.removesuffix(" epochs"))))
-        return value
+        if not isinstance(value, str) or not value.endswith(" epochs"):
+            return value
+        number = value.removesuffix(" epochs")
+        if not number.replace(".", "", 1).isdigit() or not float(number) > 0:
+            raise ValueError(f"a time in epochs is written like '2 epochs', got {value!r}")
+        return max(1, self.step(float(number)))
 
     def method_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a method, as written, with steps in place of epochs."""
@@ -51,7 +54,7 @@ class Timetable:
 
 def read_schedule(name: str, given: Any) -> dict[float, Any]:
     """{first epoch: value} with numbers as keys, in order; a plain number holds from the start."""
-    if isinstance(given, (int, float)):
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
         return {0: given}
     if not isinstance(given, Mapping):
         raise ValueError(f"{name} must be a number or a table {{first epoch: value}}, got {given!r}")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regrow.chance import bits, key
 from regrow.lab import models
-from regrow.lab.config import Config, parent_of
+from regrow.lab.config import Config, parent_id, parent_of
 from regrow.lab.data import Data
 from regrow.lab.models.thin import thin_width
 from regrow.lab.runs import BadRun, RunFolder
@@ -29,23 +29,30 @@ def parent_folder(config: Config, root: Path) -> RunFolder | None:
     """The folder of the run that this one starts from, if there is one."""
     if config.start.run is None:
         return None
-    parent = parent_of(config)
-    return RunFolder(root / (parent.id if parent else str(config.start.run)))
+    return RunFolder(root / str(parent_id(config)))
 
 
 def begin(config: Config, data: Data, root: Path) -> Beginning:
     """Build the model of a run as its config says; other runs are looked for under `root`."""
     parent = parent_folder(config, root)
-    if parent and not parent.is_finished:
+    if parent and not _is_there(parent, config):
         raise BadRun(f"this run starts from {parent.path}, which is not there or not finished; train that one first")
     model = build_model(config, data)
     if parent and config.start.weights != "fresh":
-        model.load_state_dict(parent.read_tensors(f"{config.start.weights}_weights"))
+        try:
+            model.load_state_dict(parent.read_tensors(f"{config.start.weights}_weights"))
+        except RuntimeError as error:
+            raise BadRun(f"the weights of {parent.path} do not fit: {error}") from None
     topology: str | dict[str, Tensor] = config.start.topology
     if parent and topology in ("final", "counts"):
         masks = _masks(parent)
         topology = masks if topology == "final" else _shuffled(masks, config.seed)
     return Beginning(model, topology)
+
+
+def _is_there(folder: RunFolder, config: Config) -> bool:
+    parent = parent_of(config)
+    return folder.is_finished if parent is None else folder.has_finished(parent)
 
 
 def build_model(config: Config, data: Data) -> nn.Module:

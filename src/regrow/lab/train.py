@@ -64,8 +64,8 @@ def train(config: Config, root: Path, options: Options) -> None:
 def train_by_steps(config: Config, root: Path, options: Options) -> Iterator[None]:
     """The same, with a pause after every step, so that several runs can take turns."""
     folder = RunFolder(root / config.id)
-    folder.create(config)
     with folder.lock():
+        folder.claim(config)
         if not folder.is_finished:
             yield from _train(config, folder, options)
 

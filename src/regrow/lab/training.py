@@ -1,7 +1,7 @@
 """A run in memory: the model, its optimizer and sparsifier, and how far they are."""
 
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 import torch
@@ -89,7 +89,17 @@ class Training:
             start=self.beginning.topology,
             seed=config.seed,
         )
+        self._check_budget()
         self.meter = new_meter(self.device)
+
+    def _check_budget(self) -> None:
+        """A topology taken over from another run must have the sparsity that this one is filed under."""
+        method, positions = self.sparse.method, sum(prod(layer.shape) for layer in self.sparse.layers)
+        if method.granularity == "weight" and self.sparse.budget != method.budget(positions):
+            raise ValueError(
+                f"the topology this run starts from has {self.sparse.budget} weights, but sparsity {method.sparsity} "
+                f"means {method.budget(positions)}; give both runs the same sparsity"
+            )
 
     @property
     def epoch(self) -> int:

@@ -10,7 +10,7 @@ from torch import nn
 from regrow.lab.models.initialize import initialize
 from regrow.lab.models.lenet import LeNet
 from regrow.lab.models.resnet import ResNet
-from regrow.lab.models.wide_resnet import WideResNet
+from regrow.lab.models.wide_resnet import WideResNet, check_size
 from regrow.names import suggest
 
 __all__ = [
@@ -43,7 +43,10 @@ def build(name: str, **options: Any) -> nn.Module:
 
 def check_name(name: str) -> None:
     """Refuse a name that no model has."""
-    if _WIDE_RESNET.fullmatch(name) or name in _BUILDERS:
+    if wide := _WIDE_RESNET.fullmatch(name):
+        check_size(int(wide[1]), int(wide[2]))
+        return
+    if name in _BUILDERS:
         return
     raise ValueError(f"there is no model {name!r}; {suggest(name, (*NAMES, 'wrn_DEPTH_WIDTH'))}")
 

@@ -40,11 +40,8 @@ class WideResNet(nn.Module):
         self, depth: int = 28, widen: int = 2, *, width: float = 1.0, in_channels: int = 3, num_classes: int = 10
     ) -> None:
         super().__init__()
-        num_blocks, rest = divmod(depth - 4, 6)
-        if rest or num_blocks < 1:
-            raise ValueError(f"depth must be 6n + 4 (10, 16, 22, 28, 34, 40, ...), got {depth}")
-        if widen < 1:
-            raise ValueError(f"widen must be at least 1, got {widen}; to make the network thinner use width")
+        check_size(depth, widen)
+        num_blocks = (depth - 4) // 6
         self.stem = nn.Conv2d(in_channels, STEM, 3, padding=1, bias=False)
         groups, num_in = [], STEM
         for channels, stride in ((16, 1), (32, 2), (64, 2)):
@@ -67,3 +64,11 @@ class WideResNet(nn.Module):
     def sparse_layers(self) -> list[str]:
         """The tensors the paper makes sparse: the 3x3 convolutions of the blocks."""
         return [name for name, _ in self.named_parameters() if name.endswith(("conv1.weight", "conv2.weight"))]
+
+
+def check_size(depth: int, widen: int) -> None:
+    """Refuse a depth or width that no Wide ResNet has."""
+    if depth < 10 or (depth - 4) % 6:
+        raise ValueError(f"depth must be 6n + 4 (10, 16, 22, 28, 34, 40, ...), got {depth}")
+    if widen < 1:
+        raise ValueError(f"widen must be at least 1, got {widen}; to make the network thinner use width")
