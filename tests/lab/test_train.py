@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from small_runs import assert_same_result, small
 
@@ -79,6 +80,22 @@ def test_a_run_stopped_anywhere_ends_with_the_same_bits(method: str, tmp_path: P
             train(config, tmp_path / "parts", options)
         except Stopped:
             assert (tmp_path / "parts" / config.id / "checkpoint.pt").exists()
+    train(config, tmp_path / "parts", Options(threads=1))
+    assert_same_result(tmp_path / "whole" / config.id, tmp_path / "parts" / config.id)
+
+
+def test_pictures_in_folders_can_be_trained_on_and_stopped_anywhere(tmp_path: Path):
+    for part, count in (("train", 4), ("val", 2)):
+        for name, shade in (("dark", 40), ("light", 200)):
+            (tmp_path / "pictures" / part / name).mkdir(parents=True)
+            for i in range(count):
+                picture = Image.new("RGB", (40, 30), (shade, shade + i, shade))
+                picture.save(tmp_path / "pictures" / part / name / f"{i}.png")
+    config = small(model="wrn_10_1", data=f"folder:{tmp_path / 'pictures'}", batch_size=2, epochs=1)
+    train(config, tmp_path / "whole", Options(threads=1))
+    count = iter(range(1, 100))
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "parts", Options(threads=1, should_stop=lambda: next(count) == 2))
     train(config, tmp_path / "parts", Options(threads=1))
     assert_same_result(tmp_path / "whole" / config.id, tmp_path / "parts" / config.id)
 
