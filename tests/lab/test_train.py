@@ -197,6 +197,22 @@ def test_a_damaged_file_is_named_and_never_overwritten(name: str, how: str, tmp_
     assert path.read_bytes() == damaged
 
 
+def test_a_checkpoint_of_another_version_or_run_is_refused(tmp_path: Path):
+    config = small()
+    count = iter(range(1000))
+    with pytest.raises(Stopped):
+        train(config, tmp_path, Options(threads=1, should_stop=lambda: next(count) == 5))
+    path = tmp_path / config.id / "checkpoint.pt"
+    saved = torch.load(path, weights_only=True)
+    torch.save({**saved, "id": "other"}, path)
+    with pytest.raises(BadRun, match="belongs to another run, other"):
+        train(config, tmp_path, Options(threads=1))
+    del saved["format"]
+    torch.save(saved, path)
+    with pytest.raises(BadRun, match="another version of regrow"):
+        train(config, tmp_path, Options(threads=1))
+
+
 def test_a_folder_of_another_version_or_run_is_refused(run_small: Callable[..., Path], tmp_path: Path):
     folder = RunFolder(run_small())
     content = folder.read_json("config.json")

@@ -18,7 +18,7 @@ from regrow.lab.paper import Settings
 from regrow.lab.runs import FORMAT, METRICS, BadRun, RunFolder
 from regrow.lab.start import begin
 from regrow.lab.steps import choose_steps
-from regrow.lab.training import Training
+from regrow.lab.training import STATE_FORMAT, Training
 from regrow.size import count_flops, size_of
 
 
@@ -193,6 +193,8 @@ def _read_checkpoint(folder: RunFolder, config: Config) -> dict[str, Any] | None
         saved: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
     except (zipfile.BadZipFile, RuntimeError, EOFError, ValueError) as error:
         raise BadRun(f"{path} is damaged ({error}); delete it to train this run from the start") from None
+    if saved.get("format") != STATE_FORMAT:
+        raise BadRun(f"{path} is of another version of regrow; delete it to train this run from the start")
     if saved.get("id") != config.id:
         raise BadRun(f"{path} belongs to another run, {saved.get('id')}; delete it to train this run from the start")
     return saved

@@ -17,6 +17,8 @@ from regrow.lab.runs import Row
 from regrow.lab.start import Beginning
 from regrow.schedules import value_at
 
+STATE_FORMAT = 1
+
 
 class NotFinite(RuntimeError):
     """Training went astray: the loss is no number any more."""
@@ -167,6 +169,7 @@ class Training:
     def state(self) -> dict[str, Any]:
         """All that a fresh process needs to go on with the same bits."""
         return {
+            "format": STATE_FORMAT,
             "id": self.config.id,
             "step": self.step,
             "seconds": self.seconds,
