@@ -9,7 +9,7 @@ import pytest
 from example_runs import write_examples, write_run
 
 from regrow.lab.report.write import Report, write_report
-from regrow.lab.runs import RunFolder
+from regrow.lab.runs import RunFolder, find_runs
 
 VOID = {"meta", "link", "br", "img", "use", "path", "rect", "circle", "line"}
 
@@ -147,3 +147,10 @@ def test_only_unfinished_runs_is_said(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no folder .*nowhere"):
         write_report([tmp_path / "nowhere"], tmp_path / "out")
+
+
+def test_the_results_that_come_with_the_project_are_whole():
+    runs, problems = find_runs([Path(__file__).parents[2] / "results"])
+    assert problems == []
+    assert len(runs) > 90
+    assert all(run.summary for run in runs)
