@@ -199,7 +199,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "m.safetensors"
     regrow.save(path, model, sparse)
     before = path.read_bytes()
-    monkeypatch.setattr("regrow.files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk")))
+    monkeypatch.setattr("regrow.atomic.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk")))
     with pytest.raises(OSError, match="disk"):
         regrow.save(path, model)
     assert path.read_bytes() == before

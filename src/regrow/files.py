@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
+from regrow.atomic import write_atomically
 from regrow.names import clean, unwrap
 from regrow.sparsifier import Sparsifier, sparsifiers_of
 from regrow.summary import LayerInfo, summarise
@@ -78,7 +79,8 @@ def save(
         metadata["aliases"] = json.dumps(aliases)
     if sparse is not None:
         metadata |= {"method": repr(sparse.method), "step": str(sparse.step)}
-    _write(Path(path), to_bytes(stored, metadata))
+    payload = to_bytes(stored, metadata)
+    write_atomically(Path(path), lambda file: file.write(payload))
 
 
 def load(path: str | os.PathLike[str], model: nn.Module) -> dict[str, Tensor]:
@@ -151,16 +153,6 @@ def _nonzeros(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _pack(mask: Tensor) -> Tensor:
     return torch.from_numpy(np.packbits(mask.flatten().numpy(), bitorder="little"))
-
-
-def _write(path: Path, payload: bytes) -> None:
-    """All or nothing."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(payload)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _open(path: str | os.PathLike[str]) -> Any:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
-from regrow.lab import models, paper
+from regrow.lab import models
 from regrow.lab.data import check_name as check_data
-from regrow.lab.schedule import check_schedule
+from regrow.lab.schedule import TIMES, check_schedule, is_schedule
 from regrow.methods.method import METHODS, is_number, is_whole
 from regrow.names import suggest
 
@@ -40,7 +40,7 @@ def check_length_is_told(given: Mapping[str, Any]) -> None:
     """Epochs in schedules mean nothing without the length they were written for."""
     parts = {"optimizer.lr": given.get("optimizer", {}).get("lr")}
     parts |= {f"method.{key}": value for key, value in given.get("method", {}).items()}
-    timed = [name for name, value in parts.items() if isinstance(value, Mapping) and paper.is_schedule(value)]
+    timed = [name for name, value in parts.items() if is_schedule(value)]
     if timed and "epochs" in given and "written_for" not in given:
         raise ValueError(
             f"{timed[0]} is written in epochs: of a training of how many? Set written_for; it stays when epochs is "
@@ -61,7 +61,7 @@ def check_plain_values(whole: Mapping[str, Any]) -> None:
     width = whole.get("width", 1.0)
     if width != "thin" and not (is_number(width) and width > 0):
         raise ValueError(f'width must be a positive number or "thin", got {width!r}')
-    for name in ("until", "begin"):
+    for name in TIMES:
         value = whole["method"].get(name)
         if value is not None and not (is_number(value) and 0 <= value <= whole["written_for"]):
             raise ValueError(
@@ -98,7 +98,7 @@ def check_config(config: "Config") -> None:
             f'{why}; set start.run to its id or to settings like {{method = "DSR"}} exactly when one is needed'
         )
     for key, value in config.method.items():
-        if isinstance(value, dict) and paper.is_schedule(value):
+        if is_schedule(value):
             check_schedule(f"method.{key}", value, config.written_for)
 
 

@@ -20,7 +20,7 @@ def bench_lab(
     device: Device = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps.")] = False,
 ) -> None:
-    """Seconds per epoch and run: the plain loop, a captured step, a compiled one, several at once.
+    """Time per step and run: the plain loop, a captured step, a compiled one, several at once.
 
     Example: `regrow bench lab --lanes 8`
     """

@@ -17,7 +17,7 @@ from regrow.lab.checks import (
     check_positive,
 )
 from regrow.lab.paper import Settings, merge
-from regrow.lab.schedule import Timetable, read_schedule
+from regrow.lab.schedule import TIMES, Timetable, is_schedule, read_schedule, rewritten, tidy
 from regrow.methods.method import METHODS, Method
 
 Epochs = dict[float, float]
@@ -127,7 +127,7 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     below = paper.settings_for(model, given["method"]["name"], given.get("width") == "thin")
     length: Any = given.get("written_for", below["written_for"])
     check_positive("written_for", length)
-    return _build(merge(paper.rewritten(below, length), given))
+    return _build(merge(rewritten(below, length), given))
 
 
 def spell_out(settings: Mapping[str, Any]) -> Settings:
@@ -190,7 +190,7 @@ def _build(whole: Settings) -> Config:
     made = {
         **whole,
         "data": _absolute(whole["data"]),
-        "written_for": paper.tidy(whole["written_for"]),
+        "written_for": tidy(whole["written_for"]),
         "stretch": _float(whole.get("stretch", 1.0)),
         "width": _float(whole.get("width", 1.0)),
         "optimizer": Optimizer(**optimizer),
@@ -207,10 +207,10 @@ def _build(whole: Settings) -> Config:
 
 
 def _read_field(key: str, value: Any) -> Any:
-    if isinstance(value, Mapping) and paper.is_schedule(value):
+    if is_schedule(value):
         return read_schedule(f"method.{key}", value)
-    if key in ("until", "begin"):
-        return paper.tidy(value)
+    if key in TIMES:
+        return tidy(value)
     return value if key in ("prune", "fraction", "period") else _float(value)
 
 

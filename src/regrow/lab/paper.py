@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from regrow.lab.schedule import is_schedule
+
 Settings = dict[str, Any]
 
 _LENET: Settings = {
@@ -45,7 +47,8 @@ _LENET_BY_METHOD: Mapping[str, Settings] = {
     "thin": _TWICE,
     "DSR": {"method": {"prune": 600, **_LENET_TIMES}},
     "SET": {"method": {"fraction": 600, **_LENET_TIMES}},
-    # The best of seven schedules tried at a fifth of the length; the paper's noise was weaker than its T says.
+    # T times the learning rate would be the noise of the authors' code; a tenth of it did best at sparsity .9 of seven
+    # schedules tried at a fifth of the length.
     "DeepR": {"method": {"temperature": {0: 1e-5, 25: 2e-7, 50: 4e-9, 75: 8e-11}}},
     "RigL": {"method": {"until": 75}},
     "SNFS": {"method": {"until": 75}},
@@ -65,7 +68,8 @@ _WIDE_RESNET_BY_METHOD: Mapping[str, Settings] = {
     },
     "DSR": {"method": {"prune": 20_000, **_WIDE_RESNET_TIMES}},
     "SET": {"method": {"fraction": 20_000, **_WIDE_RESNET_TIMES}},
-    "DeepR": {"method": {"l1": 1e-5, "temperature": {0: 1e-6, 25: 1e-9, 80: 1e-13, 140: 1e-16}}},
+    # T times the learning rate, which is the noise of the authors' code; not searched yet.
+    "DeepR": {"method": {"l1": 1e-5, "temperature": {0: 1e-6, 25: 1e-9, 80: 2e-14, 140: 4e-18}}},
     "RigL": {"method": {"until": 150}},
     "SNFS": {"method": {"until": 150}},
     "Gradual": {
@@ -80,9 +84,10 @@ _RESNET_BY_METHOD: Mapping[str, Settings] = {
     "Static": {**_TWICE, "written_for": 200, "optimizer": {"lr": {0: 0.1, 60: 0.01, 120: 0.001, 180: 0.0001}}},
     "DSR": {"method": {"prune": 200_000, **_RESNET_TIMES}},
     "SET": {"method": {"fraction": 200_000, **_RESNET_TIMES}},
-    "DeepR": {"method": {"l1": 1e-5, "temperature": {0: 1e-6, 25: 1e-9, 50: 1e-13, 75: 1e-16}}},
+    "DeepR": {"method": {"l1": 1e-5, "temperature": {0: 1e-6, 25: 1e-9, 50: 1e-14, 75: 1e-18}}},
     "RigL": {"method": {"until": 75}},
     "SNFS": {"method": {"until": 75}},
+    # The paper gives the rates but not the times; these are those of CIFAR-10.
     "Gradual": {
         "stretch": 0.5,
         "written_for": 50,
@@ -109,31 +114,6 @@ def settings_for(model: str, method: str, is_thin: bool) -> Settings:
     return merge(common, by_method.get(kind, {}))
 
 
-def rewritten(settings: Settings, written_for: float) -> Settings:
-    """The same settings with their points in time as epochs of a training of another length.
-
-    >>> rewritten({"written_for": 100, "method": {"until": 90, "period": "2 epochs"}}, 50)
-    {'written_for': 50, 'method': {'until': 45, 'period': '1 epochs'}}
-    """
-    ratio = written_for / settings["written_for"]
-
-    def scaled(key: str, value: Any) -> Any:
-        if isinstance(value, str) and value.endswith(" epochs"):
-            return f"{float(value.removesuffix(' epochs')) * ratio:g} epochs"
-        if isinstance(value, dict) and is_schedule(value):
-            return {tidy(first * ratio): inner for first, inner in value.items()}
-        if isinstance(value, dict):
-            return {name: scaled(name, inner) for name, inner in value.items()}
-        return tidy(value * ratio) if key in ("until", "begin") else value
-
-    return {**scaled("", settings), "written_for": written_for}
-
-
-def tidy(number: Any) -> Any:
-    """A whole number as one, so that 90 and 90.0 are the same."""
-    return int(number) if isinstance(number, float) and number.is_integer() else number
-
-
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Settings:
     """Settings with those of `above` on top; tables are merged, schedules (tables with numbers as keys) replaced.
 
@@ -146,16 +126,3 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Settings:
         is_table = isinstance(old, dict) and isinstance(value, Mapping) and not is_schedule(old)
         merged[key] = merge(old, value) if is_table and isinstance(old, dict) else deepcopy(value)
     return merged
-
-
-def is_schedule(table: Mapping[Any, Any]) -> bool:
-    """Whether a table says values by first epochs, which are numbers, rather than by names."""
-    return bool(table) and all(isinstance(key, (int, float)) or _is_number(str(key)) for key in table)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

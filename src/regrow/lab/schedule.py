@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-_TIMES = ("until", "begin")
+TIMES = ("until", "begin")
+"""Fields of methods that are points in time."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +33,16 @@ class Timetable:
         >>> Timetable(num_steps=600, written_for=100, steps_per_epoch=60).duration("2 epochs")
         12
         """
-        if not isinstance(value, str) or not value.endswith(" epochs"):
-            return value
-        number = value.removesuffix(" epochs")
-        if not number.replace(".", "", 1).isdigit() or not float(number) > 0:
-            raise ValueError(f"a time in epochs is written like '2 epochs', got {value!r}")
-        return max(1, self.step(float(number)))
+        num_epochs = _read_epochs(value)
+        return value if num_epochs is None else max(1, self.step(num_epochs))
 
     def method_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a method, as written, with steps in place of epochs."""
         made: dict[str, Any] = {}
         for key, value in given.items():
-            if key in _TIMES and value is not None:
+            if key in TIMES and value is not None:
                 made[key] = self.step(value)
-            elif isinstance(value, Mapping) and all(isinstance(first, (int, float)) for first in value):
+            elif is_schedule(value):
                 made[key] = self.steps(value)
             else:
                 made[key] = self.duration(value)
@@ -81,4 +78,54 @@ def _number(name: str, text: Any) -> float:
         raise ValueError(f"{name} must map first epochs, which are numbers; got {text!r}") from None
     if not isfinite(number) or number < 0:
         raise ValueError(f"{name} has an epoch {text!r}; epochs count from 0")
-    return int(number) if number == int(number) else number
+    whole: float = tidy(number)
+    return whole
+
+
+def rewritten(settings: dict[str, Any], written_for: float) -> dict[str, Any]:
+    """The same settings with their points in time as epochs of a training of another length.
+
+    >>> rewritten({"written_for": 100, "method": {"until": 90, "period": "2 epochs"}}, 50)
+    {'written_for': 50, 'method': {'until': 45, 'period': '1 epochs'}}
+    """
+    ratio = written_for / settings["written_for"]
+
+    def scaled(key: str, value: Any) -> Any:
+        num_epochs = _read_epochs(value)
+        if num_epochs is not None:
+            return f"{num_epochs * ratio:g} epochs"
+        if is_schedule(value):
+            return {tidy(first * ratio): inner for first, inner in value.items()}
+        if isinstance(value, dict):
+            return {name: scaled(name, inner) for name, inner in value.items()}
+        return tidy(value * ratio) if key in TIMES else value
+
+    return {**scaled("", settings), "written_for": written_for}
+
+
+def tidy(number: Any) -> Any:
+    """A whole number as one, so that 90 and 90.0 are the same."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def is_schedule(value: Any) -> bool:
+    """Whether a table says values by first epochs, which are numbers, rather than by names."""
+    return isinstance(value, Mapping) and bool(value) and all(_is_number(key) for key in value)
+
+
+def _is_number(key: Any) -> bool:
+    try:
+        float(key)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _read_epochs(value: Any) -> float | None:
+    """The number in text like "2 epochs"; None for what is no such text."""
+    if not isinstance(value, str) or not value.endswith(" epochs"):
+        return None
+    number = value.removesuffix(" epochs")
+    if not number.replace(".", "", 1).isdigit() or not float(number) > 0:
+        raise ValueError(f"a time in epochs is written like '2 epochs', got {value!r}")
+    return float(number)

@@ -25,18 +25,9 @@ class Beginning:
     topology: str | dict[str, Tensor]
 
 
-def parent_folder(config: Config, root: Path) -> RunFolder | None:
-    """The folder of the run that this one starts from, if there is one."""
-    if config.start.run is None:
-        return None
-    return RunFolder(root / str(parent_id(config)))
-
-
 def begin(config: Config, data: Data, root: Path) -> Beginning:
     """Build the model of a run as its config says; other runs are looked for under `root`."""
-    parent = parent_folder(config, root)
-    if parent and not _is_there(parent, config):
-        raise BadRun(f"this run starts from {parent.path}, which is not there or not finished; train that one first")
+    parent = _finished_parent(config, root)
     model = build_model(config, data)
     if parent and config.start.weights != "fresh":
         try:
@@ -50,9 +41,15 @@ def begin(config: Config, data: Data, root: Path) -> Beginning:
     return Beginning(model, topology)
 
 
-def _is_there(folder: RunFolder, config: Config) -> bool:
-    parent = parent_of(config)
-    return folder.is_finished if parent is None else folder.has_finished(parent)
+def _finished_parent(config: Config, root: Path) -> RunFolder | None:
+    """The folder of the run that this one starts from, if there is one."""
+    name, parent = parent_id(config), parent_of(config)
+    if name is None:
+        return None
+    folder = RunFolder(root / name)
+    if not (folder.has_finished(parent) if parent else folder.is_finished):
+        raise BadRun(f"this run starts from {folder.path}, which is not there or not finished; train that one first")
+    return folder
 
 
 def build_model(config: Config, data: Data) -> nn.Module:

@@ -105,8 +105,9 @@ class CapturedSteps:
             self._data.num_train, epoch=training.epoch, seed=training.config.seed, device=training.device
         )
         self._order.copy_(order[: self._order.numel()].view_as(self._order))
-        if self._draws is not None:
-            self._draws.copy_(_drawn(draw_augmentation(self._data, training.epoch, training.config.seed)))
+        draws = draw_augmentation(self._data, training.epoch, training.config.seed)
+        if self._draws is not None and draws is not None:
+            self._draws.copy_(draws)
         self._next.fill_(first)
 
     def step(self) -> None:
@@ -182,8 +183,3 @@ def capture(work: Callable[[], object], device: torch.device) -> torch.cuda.CUDA
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         work()
     return graph
-
-
-def _drawn(draws: Tensor | None) -> Tensor:
-    assert draws is not None
-    return draws

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from regrow.atomic import write_atomically
 from regrow.lab import provenance
-from regrow.lab.atomic import write_atomically
 from regrow.lab.config import Config
 from regrow.lab.data import Data, open_data
 from regrow.lab.paper import Settings
@@ -106,25 +106,26 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
         training.note_layers()
     del saved, initial_weights
 
-    clock = _Clock(options.save_every)
+    is_time_to_tell, is_time_to_note, is_time_to_save = _Every(0.2), _Every(1.0), _Every(options.save_every)
+    began = time.monotonic() - training.seconds
     steps = choose_steps(training)
     while training.epoch < config.num_epochs:
         first = training.step - training.epoch * training.steps_per_epoch
         steps.begin_epoch(first)
         for _ in range(first, training.steps_per_epoch):
             steps.step()
-            training.seconds += clock.lap()
-            if clock.is_time_to_tell():
+            training.seconds = time.monotonic() - began
+            if is_time_to_tell():
                 options.on_progress(_progress(training))
             if options.should_stop():
                 _save(folder, training)
                 raise Stopped(f"stopped at step {training.step} of {training.num_steps}; run it again to go on")
-            if clock.is_time_to_save():
+            if is_time_to_save():
                 _save(folder, training)
             yield
         training.finish_epoch(*steps.evaluate())
-        training.seconds += clock.lap()
-        if clock.is_time_to_note():
+        training.seconds = time.monotonic() - began
+        if is_time_to_note():
             _write_tables(folder, training)
         options.on_progress(_progress(training))
     _finish(folder, training, made_with)
@@ -230,32 +231,15 @@ def _progress(training: Training) -> Progress:
     )
 
 
-class _Clock:
-    """Time since the last lap, and when it is time again to tell, to note or to save."""
+class _Every:
+    """Says yes when some seconds have passed since it last did."""
 
-    def __init__(self, save_every: float, tell_every: float = 0.2, note_every: float = 1.0) -> None:
-        self._save_every, self._tell_every, self._note_every = save_every, tell_every, note_every
-        self._last = self._saved = self._told = self._noted = time.monotonic()
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._last = seconds, time.monotonic()
 
-    def lap(self) -> float:
+    def __call__(self) -> bool:
         now = time.monotonic()
-        took, self._last = now - self._last, now
-        return took
-
-    def is_time_to_tell(self) -> bool:
-        if self._last - self._told < self._tell_every:
-            return False
-        self._told = self._last
-        return True
-
-    def is_time_to_note(self) -> bool:
-        if self._last - self._noted < self._note_every:
-            return False
-        self._noted = self._last
-        return True
-
-    def is_time_to_save(self) -> bool:
-        if self._last - self._saved < self._save_every:
-            return False
-        self._saved = self._last
-        return True
+        is_time = now - self._last >= self._seconds
+        if is_time:
+            self._last = now
+        return is_time

@@ -142,7 +142,7 @@ class Method(ABC):
 
     def walk(self, signs: Tensor, noise: Tensor, rates: float | Tensor, step: int) -> Tensor:
         """What is added to each active weight after a step of the optimizer, for methods that walk."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} is a method that walks, but does not say how: define walk()")
 
     def next_memory(self, memory: Memory, tally: Tally) -> Memory:
         return memory

@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from regrow.lab.atomic import write_atomically, write_text
+from regrow.atomic import write_atomically, write_text
 from regrow.lab.report import palette
 from regrow.lab.report.canvas import Plate
 from regrow.lab.report.export import results_csv, runs_csv
