@@ -11,22 +11,7 @@ from torch import nn
 
 import regrow
 from regrow.size import Size, count_flops, size_of
-
-
-def two_layers():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10))
-
-
-def sgd(model, **options):
-    return torch.optim.SGD(model.parameters(), lr=0.1, **options)
-
-
-def train(model, optimizer, num_steps=1):
-    for _ in range(num_steps):
-        model(torch.linspace(-1, 1, 80).view(4, 20)).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+from two_layers import sgd, train, two_layers
 
 
 def attached(method=None, make_optimizer=sgd, **options):

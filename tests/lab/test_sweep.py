@@ -8,7 +8,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 from small_runs import assert_same_result, small
 
@@ -117,7 +116,7 @@ def test_a_sweep_interrupted_before_its_runs_began_counts_them_as_stopped(tmp_pa
     assert "stopped" in said
 
 
-def test_a_worker_that_is_killed_counts_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_that_is_killed_counts_as_failed(tmp_path: Path):
     config = small(epochs=2000)
     other = small()
 
