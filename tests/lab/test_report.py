@@ -154,3 +154,10 @@ def test_the_results_that_come_with_the_project_are_whole():
     assert problems == []
     assert len(runs) > 90
     assert all(run.summary for run in runs)
+
+
+def test_the_page_says_how_much_shorter_runs_were_than_their_references(tmp_path: Path):
+    write_run(tmp_path / "runs", 96.0, method="DSR", sparsity=0.99, epochs=20)
+    write_run(tmp_path / "runs", 40.0, method="Static", sparsity=0.99, epochs=20, stretch=1.0)
+    text = write_report([tmp_path / "runs"], tmp_path / "out").page.read_text()
+    assert re.search(r"lasted 10\W% and 20\W% as long as those behind it", text)

@@ -36,10 +36,10 @@ def story(experiment: Experiment) -> str:
     sentences += [_dense(group) for group in experiment.groups if group.sparsity is None]
     other = [group for group in experiment.groups if group.reference and group.has_other_length]
     if other:
-        longest = max(other, key=lambda group: group.paper_epochs / group.config.num_epochs)
-        share = longest.config.num_epochs / longest.paper_epochs
+        shares = [_times(share) for share in sorted({group.config.num_epochs / group.paper_epochs for group in other})]
         sentences.append(
-            f"These runs lasted {_times(share)} as long as those behind the references: expect the two to differ."
+            f"Runs with a reference of another length lasted {listed(shares)} as long as those behind it: expect the "
+            "two to differ."
         )
     return " ".join(sentences)
 
