@@ -12,6 +12,7 @@ from regrow.kernels import comparing, drawing
 from regrow.kernels.zeroing import Masks
 from regrow.row import cut_into_chunks
 from regrow.rules import grow
+from regrow.storage.dense import DenseStorage
 from regrow.storage.sharing import Sharing
 from regrow.units import cut
 
@@ -215,10 +216,39 @@ def test_a_captured_step_trains_like_an_eager_one(name):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
-def test_a_step_without_rewiring_never_waits_for_the_device():
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("sparsity", "temperature"), [(0.9, 1e-6), (0.9, 1e-2), (0.5, 1e-2), (0.3, 10.0), (0.0, 1e-3)])
+def test_deepr_alone_on_the_gpu_rewires_like_the_host(sparsity, temperature, memory_format, monkeypatch):
+    """Small moves and large ones: layers that would lose nearly all, and that have hardly a place to regrow."""
+    method = regrow.DeepR(sparsity=sparsity, temperature={0: temperature, 4: temperature / 9}, period=2, until=7)
+    results = []
+    for is_alone in (True, False):
+        if not is_alone:
+            monkeypatch.setattr(DenseStorage, "make_walk", lambda self, last: None)
+        model = small_network(memory_format)
+        optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1, device=DEVICE), momentum=0.9)
+        sparse = regrow.attach(model, optimizer, method, seed=3)
+        for step in range(9):
+            for parameter in model.parameters():
+                wave = torch.arange(parameter.numel(), dtype=torch.float32, device=DEVICE).add_(step).sin()
+                parameter.grad = torch.empty_like(parameter).copy_(wave.view(parameter.shape))
+            optimizer.step()
+        results.append((sparse.masks(), dict(model.named_parameters()), sparse.history))
+    (masks, weights, history), (same_masks, same_weights, same_history) = results
+    assert history == same_history
+    assert any(history[0].pruned.values()) or sparsity == 0
+    for layer, mask in masks.items():
+        assert torch.equal(mask, same_masks[layer])
+        torch.testing.assert_close(weights[layer], same_weights[layer], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "method", [regrow.DSR(sparsity=0.9, l1=1e-4), regrow.DeepR(sparsity=0.9, temperature=1e-3)], ids=["DSR", "DeepR"]
+)
+def test_a_step_without_rewiring_never_waits_for_the_device_and_one_of_deepr_never_does(method):
     model = small_network(torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    regrow.attach(model, optimizer, regrow.DSR(sparsity=0.9, l1=1e-4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1, device=DEVICE), momentum=0.9, fused=True)
+    regrow.attach(model, optimizer, method)
     train(model, optimizer, 2)
     torch.cuda.synchronize()
     images, labels = a_batch()

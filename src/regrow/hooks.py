@@ -10,9 +10,10 @@ from torch.optim import Optimizer
 
 
 class StepHooks:
-    """Calls `before` when the gradients of a step are there, `after` a step that counts, `skipped` after one that not.
+    """Calls `before` when the gradients of a step are there, and `after` a step that counts.
 
-    A step does not count while a stream is captured, nor when a GradScaler has a fused optimizer skip it.
+    A step does not count while a stream is captured, after which `captured` is called, nor when a GradScaler has a
+    fused optimizer skip it, after which `skipped` is.
     """
 
     def __init__(
@@ -21,11 +22,12 @@ class StepHooks:
         *,
         before: Callable[[], None],
         after: Callable[[], None],
+        captured: Callable[[], None],
         skipped: Callable[[], None],
     ) -> None:
         self.are_on = True
         self._optimizer = optimizer
-        self._before, self._after, self._skipped = before, after, skipped
+        self._before, self._after, self._captured, self._skipped = before, after, captured, skipped
         self._step_frame: FrameType | None = None
         self._is_running = False
         self._handles = [
@@ -65,12 +67,10 @@ class StepHooks:
         if not self.are_on or sys._getframe(1) is not self._step_frame:
             return
         self._step_frame = None
-        if is_capturing() or self._is_skipped():
-            self._skipped()
-            return
+        act = self._captured if is_capturing() else self._skipped if self._is_skipped() else self._after
         self._is_running = True
         try:
-            self._after()
+            act()
         finally:
             self._is_running = False
 

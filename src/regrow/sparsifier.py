@@ -12,6 +12,7 @@ from torch.utils.weak import TensorWeakRef
 
 from regrow.history import Callbacks, History, Rewiring
 from regrow.hooks import StepHooks, is_capturing
+from regrow.lone_walk import LoneWalk
 from regrow.methods.method import Method
 from regrow.rewiring import plan
 from regrow.row import Tally
@@ -52,7 +53,14 @@ class Sparsifier:
         self._seen: dict[int, TensorWeakRef] = {}
         self._num_states = -1
         self._captured = False
-        self._hooks = StepHooks(optimizer, before=self.mask_gradients, after=self.advance, skipped=self._seen.clear)
+        self._alone = LoneWalk(method, self._rewirable, optimizer)
+        self._hooks = StepHooks(
+            optimizer,
+            before=self.mask_gradients,
+            after=self._finish_step,
+            captured=self._record_step,
+            skipped=self._seen.clear,
+        )
         _LIVE.add(self)
 
     # What it knows
@@ -83,6 +91,7 @@ class Sparsifier:
     @property
     def history(self) -> list[Rewiring]:
         """One record per rewiring; for methods that rewire after every step one record with the totals."""
+        self._note_lone_walk()
         return list(self._history.records)
 
     def masks(self) -> dict[str, Tensor]:
@@ -114,28 +123,59 @@ class Sparsifier:
         if fresh and self.method.gradient_l1:
             self._pull_to_zero(fresh)
 
-    @torch.no_grad()
     def advance(self) -> None:
-        """Count one step and rewire if one is due: for loops whose steps run without hooks, as in a captured graph."""
+        """Count one step and rewire if one is due: for loops whose steps run without hooks, as in a captured graph.
+
+        A graph that holds a step of DeepR on one GPU holds its rewiring too, and this only counts it.
+        """
+        self._finish_step(is_replayed=self._alone.is_captured)
+
+    @torch.no_grad()
+    def _finish_step(self, is_replayed: bool = False) -> None:
         self._check_attached()
         self._storage.follow()
         step = self._step + 1
         if len(self._optimizer.state) != self._num_states:  # new state may begin with a constant
             self._storage.zero_inactive(self._optimizer)
             self._num_states = len(self._optimizer.state)
-        if self.method.walks:
-            self._walk(step)
-        if self.method.gradient_memory and "gradient" in self._rewirable.companions:
-            self._rewirable.fold_gradients(self.method.gradient_memory)
-        record = self._rewire(step) if self.method.is_due(step) else None
+        if is_replayed or self._alone.step(step, self._counts, self.seed):
+            self._alone.took(step)
+            record = None
+        else:
+            record = self._walk_and_rewire(step)
         self._step = step
         self._seen.clear()
         if self.method.gradient_memory is not None and not self._captured:  # a graph goes on writing there
             self._rewirable.companions.pop("gradient", None)
         if record is not None:
-            self._history.add(record)
-            for callback in self.on_rewire:
-                callback(record)
+            self._note(record)
+        elif self.on_rewire:
+            self._note_lone_walk()
+
+    def _walk_and_rewire(self, step: int) -> Rewiring | None:
+        if self.method.walks:
+            self._walk(step)
+        if self.method.gradient_memory and "gradient" in self._rewirable.companions:
+            self._rewirable.fold_gradients(self.method.gradient_memory)
+        return self._rewire(step) if self.method.is_due(step) else None
+
+    @torch.no_grad()
+    def _record_step(self) -> None:
+        """What a captured step does beyond the optimizer's own."""
+        self._seen.clear()
+        self._alone.record()
+
+    def _note(self, record: Rewiring) -> None:
+        self._history.add(record)
+        for callback in self.on_rewire:
+            callback(record)
+
+    def _note_lone_walk(self) -> None:
+        """Ask the device what it did alone."""
+        if done := self._alone.read():
+            step, counts = done
+            replaced = dict(zip([layer.name for layer in self._storage.layers], counts, strict=True))
+            self._note(Rewiring(step, replaced, dict(replaced)))
 
     @property
     def _rewirable(self) -> RewirableStorage:
@@ -208,6 +248,7 @@ class Sparsifier:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs, as tensors, numbers and strings, in the layers' own shapes."""
+        self._note_lone_walk()
         return {
             "version": STATE_VERSION,
             "method": type(self.method).__name__,
@@ -239,6 +280,7 @@ class Sparsifier:
         self._memory = dict(state["memory"])
         self._history.load(state["history"])
         self._seen.clear()
+        self._alone.restart(self._step, self._counts, self.seed)
 
     def detach(self) -> None:
         """Take the hooks off: what is left is an ordinary model, with zeros or equal weights, and its optimizer."""

@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 GPU = Options(device="cuda")
 
 
-def run_lanes(configs: list[Config], root: Path, num_lanes: int) -> None:
+def run_lanes(configs: list[Config], root: Path, num_lanes: int, *, compiles: bool = False) -> None:
     with Board(Console(file=io.StringIO())) as board:
-        outcome = sweep(configs, root, GPU, num_lanes, board)
+        outcome = sweep(configs, root, replace(GPU, compiles=compiles), num_lanes, board)
     assert not outcome.failed
 
 
@@ -68,6 +68,7 @@ def test_a_lane_that_fails_ends_alone(tmp_path: Path):
     assert "lower the learning rate" in outcome.failed[bad.id]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")  # by torch's own compiler
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_compiled_run_that_was_stopped_ends_with_the_same_bits(precision: str, tmp_path: Path):
     config = small(model="wrn_10_1", data="synthetic_colour", precision=precision)
@@ -78,6 +79,38 @@ def test_a_compiled_run_that_was_stopped_ends_with_the_same_bits(precision: str,
         train(config, tmp_path / "parts", replace(compiled, should_stop=lambda: next(count) == 7))
     train(config, tmp_path / "parts", GPU)  # goes on compiled, as it began
     assert_same_result(tmp_path / "whole" / config.id, tmp_path / "parts" / config.id)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
+def test_a_compiled_lane_gives_the_same_result_whatever_runs_beside_it(tmp_path: Path):
+    configs = [
+        small(model="wrn_10_1", data="synthetic_colour", precision="bfloat16", seed=seed, epochs=3) for seed in range(8)
+    ]
+    run_lanes(configs, tmp_path / "together", 8, compiles=True)
+    run_lanes(configs[:1], tmp_path / "alone", 1, compiles=True)
+    assert_same_result(tmp_path / "together" / configs[0].id, tmp_path / "alone" / configs[0].id)
+
+
+def test_the_number_of_lanes_follows_the_memory(tmp_path: Path):
+    configs = [small(seed=seed, epochs=30) for seed in range(3)]
+    most = 0
+
+    class Watched(Board):
+        open = 0
+
+        def begin(self, run: str) -> None:
+            nonlocal most
+            self.open += 1
+            most = max(most, self.open)
+            super().begin(run)
+
+        def end(self, run: str, how: str) -> None:
+            self.open -= 1
+            super().end(run, how)
+
+    with Watched(Console(file=io.StringIO())) as board:
+        sweep(configs, tmp_path, GPU, None, board)
+    assert most == 3
 
 
 def test_steps_are_captured_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -19,18 +19,18 @@ def on(device: torch.device) -> AbstractContextManager[object]:
 
 def kernel(name: str) -> Any:
     """A GPU kernel by name."""
-    return getattr(_triton_kernels(), name)
+    return _triton_kernels()[name]
 
 
 @cache
 def _triton_kernels() -> Any:
-    """The module of GPU kernels; None without Triton, or with one before 3.3, which had no tuple arguments."""
+    """The GPU kernels by name; None without Triton, or with one before 3.3, which had no tuple arguments."""
     if find_spec("triton") is None:
         return None
     import triton
 
     if tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 3):
         return None
-    from regrow.kernels import triton_kernels
+    from regrow.kernels import triton_kernels, triton_walking
 
-    return triton_kernels
+    return {**vars(triton_kernels), **vars(triton_walking)}

@@ -10,6 +10,7 @@ import torch
 
 from regrow.lab.config import Config, make_config
 from regrow.lab.data import Data, Dataset, synthesize
+from regrow.lab.paper import Settings
 from regrow.lab.start import begin
 from regrow.lab.steps import EagerSteps, Steps, choose_steps
 from regrow.lab.training import Training
@@ -51,6 +52,7 @@ def images_for(model: str, batch_size: int, num_batches: int, device: torch.devi
 def open_lane(config: Config, data: Data, device: torch.device, *, is_compiled: bool, is_captured: bool) -> Lane:
     """A training on a stream of its own."""
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+    torch.backends.cudnn.deterministic = is_captured  # as runs of the lab have it; a plain loop need not
     with torch.cuda.stream(stream):
         training = Training(config, data, device, begin(config, data, Path()), is_compiled)
         steps = choose_steps(training) if is_captured else EagerSteps(training)
@@ -71,19 +73,29 @@ def seconds_per_step(lanes: Sequence[Lane], num_steps: int, num_blocks: int) -> 
     return blocks
 
 
+@dataclass(frozen=True)
+class Speed:
+    """Seconds that one run takes for a step and for an epoch, in some way to train."""
+
+    how: str
+    step: float
+    epoch: float
+
+
 def bench_lab(
     model: str, device: torch.device, num_lanes: Sequence[int], num_steps: int, tell: Callable[[str], object]
-) -> list[tuple[str, float]]:
-    """(how, seconds per step and run) for the plain loop, and for each thing the lab does to be faster."""
+) -> list[Speed]:
+    """The plain loop, and each thing the lab does to be faster."""
     config = make_config({"model": model, "method": "DSR", "sparsity": 0.9, "precision": _precision(device)})
     data = images_for(model, config.batch_size, 20, device)
 
-    def measure(how: str, count: int, *, is_compiled: bool, is_captured: bool) -> tuple[str, float]:
+    def measure(how: str, count: int, *, is_compiled: bool, is_captured: bool) -> Speed:
         tell(how)
         lanes = [
             open_lane(config, data, device, is_compiled=is_compiled, is_captured=is_captured) for _ in range(count)
         ]
-        return how, median(seconds_per_step(lanes, num_steps, num_blocks=4)[1:])
+        step = median(seconds_per_step(lanes, num_steps, num_blocks=4)[1:])
+        return Speed(how, step, step * steps_per_epoch(model, config.batch_size))
 
     rows = [measure("plain loop", 1, is_compiled=False, is_captured=False)]
     if device.type != "cuda":
@@ -120,6 +132,8 @@ def bench_overhead(
     num_steps: int,
     num_blocks: int,
     tell: Callable[[str], object],
+    methods: Sequence[str] = METHODS,
+    num_lanes: int = 1,
     every: int = 20,
 ) -> list[Overhead]:
     """Every method, without rewirings and with one `every` few steps, in blocks that alternate with static training."""
@@ -127,20 +141,21 @@ def bench_overhead(
     static = make_config({**common, "method": "Static"})
     data = images_for(model, static.batch_size, 4, device)
 
-    def lane(config: Config) -> Lane:
-        return open_lane(config, data, device, is_compiled=is_captured, is_captured=is_captured)
+    def lanes_of(settings: Settings) -> list[Lane]:
+        configs = [make_config({**common, **settings, "seed": seed}) for seed in range(num_lanes)]
+        return [open_lane(c, data, device, is_compiled=is_captured, is_captured=is_captured) for c in configs]
 
     rows = []
-    for name in METHODS:
+    for name in methods:
         tell(name)
         period = 1 if name == "DeepR" else every
         fields = {"name": name, "period": period, "until": None}
-        lanes = [
-            lane(static),
-            lane(make_config({**common, "method": {**fields, "until": 0}})),
-            lane(make_config({**common, "method": fields})),
+        sides = [
+            lanes_of({"method": "Static"}),
+            lanes_of({"method": {**fields, "until": 0}}),
+            lanes_of({"method": fields}),
         ]
-        blocks = [[_block(lane, num_steps) for lane in lanes] for _ in range(num_blocks + 1)][1:]
+        blocks = [[seconds_per_step(lanes, num_steps, 1)[0] for lanes in sides] for _ in range(num_blocks + 1)][1:]
         alone, quiet, busy = (median(block[i] for block in blocks) for i in range(3))
         per_rewiring = (busy - quiet) * period
         rate = rewirings_per_step(make_config({**common, "method": name}), model)
@@ -157,21 +172,21 @@ def bench_overhead(
     return rows
 
 
+def steps_per_epoch(model: str, batch_size: int) -> int:
+    """Of the data that the paper trains a model on."""
+    return {"lenet_300_100": 60_000, "resnet_50": 1_281_167}.get(model, 50_000) // batch_size
+
+
 def rewirings_per_step(config: Config, model: str) -> float:
     """How often the paper's schedule rewires, averaged over the whole training.
 
     >>> f"{1 / rewirings_per_step(make_config({'method': 'DSR', 'sparsity': 0.9}), 'lenet_300_100'):.0f}"
     '219'
     """
-    num_images = {"lenet_300_100": 60_000, "resnet_50": 1_281_167}.get(model, 50_000)
-    steps_per_epoch = num_images // config.batch_size
-    method = config.make_method(steps_per_epoch)
-    num_steps = config.num_epochs * steps_per_epoch
+    per_epoch = steps_per_epoch(model, config.batch_size)
+    method = config.make_method(per_epoch)
+    num_steps = config.num_epochs * per_epoch
     return sum(method.is_due(step) for step in range(1, num_steps + 1)) / num_steps
-
-
-def _block(lane: Lane, num_steps: int) -> float:
-    return seconds_per_step([lane], num_steps, 1)[0]
 
 
 def _precision(device: torch.device) -> str:

@@ -93,7 +93,9 @@ def sweep(
     epochs: Epochs = None,
     precision: Precision = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time on a CPU, each in a process.")] = 1,
-    lanes: Annotated[int, typer.Option(min=1, help="Runs at a time on a GPU, all in one process.")] = 8,
+    lanes: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time on a GPU, in one process; by default what fits, up to 8.")
+    ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only runs whose id contains this; may be repeated.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and what is left to do; train none.")

@@ -6,26 +6,56 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from regrow.lab.backlog import KNOWN_TROUBLE, Backlog, describe_result
 from regrow.lab.config import Config
 from regrow.lab.progress import Board
 from regrow.lab.runs import RunFolder
 from regrow.lab.train import Options, Stopped, on_own_stream, train_by_steps
 
+MOST_LANES = 8  # more gained nothing for a network of the size of WRN-28-2
+_ROUNDS_TO_SETTLE = 20
+_SHARE_TO_FILL = 0.8
+
 
 def train_in_lanes(
-    backlog: Backlog, root: Path, options: Options, num_lanes: int, board: Board, should_stop: Callable[[], bool]
+    backlog: Backlog, root: Path, options: Options, num_lanes: int | None, board: Board, should_stop: Callable[[], bool]
 ) -> None:
-    """Train what is in the backlog, `num_lanes` runs at a time; one that fails ends alone."""
+    """Train what is in the backlog, `num_lanes` runs at a time or as many as fit; one that fails ends alone."""
     lanes: dict[str, Iterator[None]] = {}
+    room = _Room(num_lanes, options.device)
     while lanes or (backlog and not should_stop()):
-        while len(lanes) < num_lanes and not should_stop() and (config := backlog.take()):
+        while len(lanes) < room.num_lanes and not should_stop() and (config := backlog.take()):
             lanes[config.id] = _open(config, root, options, board, should_stop)
         for run, lane in list(lanes.items()):
             how = _move(lane, RunFolder(root / run))
             if how is not None:
                 del lanes[run]
                 backlog.ended(run, how)
+        room.look()
+
+
+class _Room:
+    """How many lanes there are to be: where nobody said so, as many as fit beside the first one."""
+
+    def __init__(self, num_lanes: int | None, device: str) -> None:
+        self.num_lanes = num_lanes or 1
+        self._is_open = num_lanes is None and device.startswith("cuda")
+        self._device = device
+        self._rounds = 0
+        self._free_before = self._free()
+
+    def look(self) -> None:
+        """Once the first lane has taken all the memory that it will take, see how often that fits."""
+        self._rounds += 1
+        if self._is_open and self._rounds == _ROUNDS_TO_SETTLE:
+            left = self._free()
+            taken = max(self._free_before - left, 1)
+            self.num_lanes = min(1 + int(_SHARE_TO_FILL * left / taken), MOST_LANES)
+
+    def _free(self) -> int:
+        return torch.cuda.mem_get_info(self._device)[0] if self._is_open else 0
 
 
 def _open(

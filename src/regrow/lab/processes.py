@@ -19,12 +19,12 @@ from regrow.lab.train import Options, Progress, train
 
 
 def train_in_processes(
-    backlog: Backlog, root: Path, options: Options, jobs: int, board: Board, should_stop: Callable[[], bool]
+    backlog: Backlog, root: Path, options: Options, jobs: int | None, board: Board, should_stop: Callable[[], bool]
 ) -> None:
     """Train what is in the backlog, `jobs` runs at a time."""
     running: dict[Connection, _Worker] = {}
     while running or (backlog and not should_stop()):
-        while len(running) < jobs and not should_stop() and (config := backlog.take()):
+        while len(running) < (jobs or 1) and not should_stop() and (config := backlog.take()):
             worker = _Worker(config, root, options)
             running[worker.connection] = worker
         for ready in wait(list(running), timeout=0.2):

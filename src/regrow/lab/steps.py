@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from regrow.lab.compiling import compiled
 from regrow.lab.data import (
     Dataset,
     draw_augmentation,
@@ -87,7 +88,7 @@ class CapturedSteps:
         assert isinstance(training.data, Dataset)
         self._training, self._data = training, training.data
         device, batch_size = training.device, training.config.batch_size
-        self._training_batch = torch.compile(training_batch) if training.is_compiled else training_batch
+        self._training_batch = compiled(training_batch) if training.is_compiled else training_batch
         self._order = torch.zeros(training.steps_per_epoch, batch_size, dtype=torch.int64, device=device)
         self._draws = draw_augmentation(self._data, 0, training.config.seed)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)

@@ -15,7 +15,7 @@ from regrow.lab.signals import stop_on_signals
 from regrow.lab.train import Options, train
 
 
-def sweep(configs: Sequence[Config], root: Path, options: Options, at_once: int, board: Board) -> Outcome:
+def sweep(configs: Sequence[Config], root: Path, options: Options, at_once: int | None, board: Board) -> Outcome:
     """Train all runs that are not finished, some at a time; one that fails does not stop the rest."""
     backlog = Backlog(configs, root, board)
     side_by_side = train_in_lanes if options.device.startswith("cuda") else train_in_processes

@@ -12,6 +12,7 @@ import torch
 
 from regrow.atomic import write_atomically
 from regrow.lab import provenance
+from regrow.lab.compiling import describe_kernels
 from regrow.lab.config import Config
 from regrow.lab.data import Data, open_data
 from regrow.lab.paper import Settings
@@ -167,7 +168,12 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
                 for layer in training.sparse.layers
             ],
             "storage": "hashed" if training.sparse.method.shares_values else "dense",
-            "provenance": {**made_with, "compiled": training.is_compiled, "finished": provenance.now()},
+            "provenance": {
+                **made_with,
+                "compiled": training.is_compiled,
+                "kernels": describe_kernels(training.device, training.is_compiled),
+                "finished": provenance.now(),
+            },
         },
     )
     folder.file("checkpoint.pt").unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import regrow
+from regrow.lab.compiling import compiled
 from regrow.lab.config import Config
 from regrow.lab.data import Data
 from regrow.lab.data.batches import check_batch_size
@@ -74,7 +75,7 @@ class Training:
         self.rates = config.timetable(self.steps_per_epoch).steps(config.optimizer.lr)
         self.model = self.beginning.model.to(self.device)
         self.model.to(memory_format=self._memory_format)  # type: ignore[call-overload]
-        self.judge = torch.compile(self._judge) if self.is_compiled else self._judge
+        self.judge = compiled(self._judge) if self.is_compiled else self._judge
         self.optimizer = torch.optim.SGD(
             self.model.parameters(),
             lr=self.rates[0],

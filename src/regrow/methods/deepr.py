@@ -61,9 +61,15 @@ class DeepR(Method):
         return 0.0
 
     def walk(self, signs: Tensor, noise: Tensor, rates: float | Tensor, step: int) -> Tensor:
+        return nudge.drift_and_noise(signs, noise, rates, self.l1, self._temperature_at(step))
+
+    def diffusion(self, step: int) -> tuple[float, float] | None:
+        return (self._temperature_at(step), self.l1) if self.scope == "layer" else None
+
+    def _temperature_at(self, step: int) -> float:
         temperature = value_at(self.temperature, step)
         check(temperature >= 0, f"the temperature is {temperature} at step {step}; it must not fall below 0")
-        return nudge.drift_and_noise(signs, noise, rates, self.l1, temperature)
+        return temperature
 
     def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Gone:
         signs = stretch.signs().index_select(0, stretch.positions)

@@ -144,6 +144,10 @@ class Method(ABC):
         """What is added to each active weight after a step of the optimizer, for methods that walk."""
         raise NotImplementedError(f"{type(self).__name__} is a method that walks, but does not say how: define walk()")
 
+    def diffusion(self, step: int) -> tuple[float, float] | None:
+        """Temperature and drift of a step, where walking and rewiring are DeepR's, which a GPU can do all alone."""
+        return None
+
     def next_memory(self, memory: Memory, tally: Tally) -> Memory:
         return memory
 

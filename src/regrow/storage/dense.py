@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from regrow import chance
 from regrow.kernels import can_use_triton
+from regrow.kernels.walking import Walk
 from regrow.kernels.zeroing import Masks
 from regrow.methods.method import Method
 from regrow.optimizer_state import state_like
@@ -202,6 +203,18 @@ class DenseStorage:
             views = [layer.unflatten(part) for layer, part in zip(chunk.layers, chunk.split(row), strict=True)]
             torch._foreach_add_(list(chunk.of(self.weights)), views)
             start += chunk.num_units
+
+    def make_walk(self, last: Walk | None) -> Walk | None:
+        """What walks and rewires on a GPU without the host, the last one if it still fits; None where none does."""
+        chunk = self.chunks[0]
+        if last is not None and last.chunk is chunk:
+            return last
+        fits = len(self.chunks) == 1 and can_use_triton(chunk.device) and None not in self._flat_views
+        return Walk(chunk) if fits and {weight.dtype for weight in self.weights} == {torch.float32} else None
+
+    def walk_alone(self, walk: Walk, rates: Sequence[float | Tensor]) -> None:
+        """Walk and rewire on the GPU; what is inactive then is left to be zeroed."""
+        walk.step(self.weights, self.companions["signs"], self.active[0], rates)
 
     def named_masks(self) -> dict[str, Tensor]:
         """Copies of the masks by layer name."""

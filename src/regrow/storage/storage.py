@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from regrow.kernels.walking import Walk
 from regrow.methods.method import Method
 from regrow.rewiring import Plan
 from regrow.row import Stretch
@@ -74,6 +75,12 @@ class RewirableStorage(Storage, Protocol):
 
     def walk(self, method: Method, rates: Sequence[float], step: int, seed: int) -> None:
         """Let the active weights drift as the method says."""
+
+    def make_walk(self, last: Walk | None) -> Walk | None:
+        """What walks and rewires on a GPU without the host, the last one if it still fits; None where none does."""
+
+    def walk_alone(self, walk: Walk, rates: Sequence[float | Tensor]) -> None:
+        """Walk and rewire on the GPU; what is inactive then is left to be zeroed."""
 
     def stretches(self, counts: Sequence[int]) -> list[Stretch]:
         """The row as it is now, for the rules."""
