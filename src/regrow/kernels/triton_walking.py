@@ -55,7 +55,6 @@ def replace_crossed(layers, blocks, active, clock, marks, owner, counts, totals,
     num_crossed = tl.load(counts + layer).to(tl.int64)
     wanted = tl.minimum(num_crossed, limit)
     tl.store(totals + layer, tl.load(totals + layer) + wanted)
-    tl.store(counts + layer, 0)
     if num_crossed > limit:
         _mark_smallest(weights, 0, active, marks, 0, wanted, begin, end, BLOCK)
     key = _mix(_mix(_step_key(clock) + _GOLDEN) + _GOLDEN + layer)

@@ -62,6 +62,7 @@ class Walk:
         """Move the weights of each layer and edit the topology; what is inactive now is left to be zeroed."""
         self._take_rates(rates)
         self._owner.fill_(_NOBODY)
+        self._counts.zero_()
         blocks = self._blocks(weights, signs)
         every_block, every_layer = (len(blocks),), (len(self._layers),)
         common = {"BLOCK": _BLOCK, "num_warps": _NUM_WARPS}
