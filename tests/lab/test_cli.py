@@ -1,5 +1,6 @@
 """The command line, as a user types it."""
 
+import json
 import os
 import re
 import shlex
@@ -8,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from regrow.lab.cli import app
+from regrow.lab.report.benches import read_benches
 
 SMALL = "--data synthetic --epochs 2 batch_size=200"
 
@@ -129,9 +132,22 @@ def test_the_module_runs_as_a_command():
 
 
 @pytest.mark.parametrize("command", ["lab", "overhead"])
-def test_benchmarks_measure_every_case(command: str):
-    code, said = regrow(f"bench {command} --model lenet_300_100 --device cpu --quick")
+def test_benchmarks_measure_every_case_and_keep_it(command: str, tmp_path: Path):
+    kept = tmp_path / f"{command}.json"
+    code, said = regrow(f"bench {command} --model lenet_300_100 --device cpu --quick --out {kept}")
     assert code == 0
     expected = ["plain loop"] if command == "lab" else ["Static", "SET", "DSR", "RigL", "DeepR"]
     assert all(word in said for word in expected)
     assert re.search(r"\d\.\d", said)
+    measured = json.loads(kept.read_text())
+    assert len(measured["rows"]) == len(expected)
+    assert measured["provenance"]["torch"] == torch.__version__
+    if command == "overhead":
+        [bench] = read_benches([tmp_path])
+        assert [row[0].text for row in bench.grid.rows] == expected[1:]
+
+
+def test_a_measurement_that_is_none_is_named(tmp_path: Path):
+    (tmp_path / "overhead.json").write_text('{"rows": 3}')
+    with pytest.raises(ValueError, match=r"overhead\.json is not what `regrow bench overhead"):
+        read_benches([tmp_path])

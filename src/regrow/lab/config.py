@@ -124,7 +124,8 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     model = given.setdefault("model", "lenet_300_100")
     check_model_and_method(model, given.get("method", {}))
     check_length_is_told(given)
-    below = paper.settings_for(model, given["method"]["name"], given.get("width") == "thin")
+    is_thin = given.get("width") == "thin"
+    below = paper.settings_for(model, given["method"]["name"], is_thin, given.get("stretch"))
     length: Any = given.get("written_for", below["written_for"])
     check_positive("written_for", length)
     return _build(merge(rewritten(below, length), given))

@@ -6,11 +6,12 @@ its network and method: in words where there are some, else as `key=value`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from regrow.lab import paper
 from regrow.lab.config import Config, Start, make_config, spell_out
-from regrow.lab.paper import Settings, merge
+from regrow.lab.paper import merge
 from regrow.methods.method import METHODS
 
 NAMES = {
@@ -77,8 +78,9 @@ def label(config: Config, without: Sequence[str] = ()) -> str:
 
 def departures(config: Config) -> dict[str, str]:
     """In what a run is not as the paper's of this network and method, in words, by the setting."""
-    mine, usual = _flat(config), _flat(paper_run(config))
-    usual["written_for"] = paper.settings_for(config.model, config.method_name, config.width == "thin")["written_for"]
+    of_paper = partial(paper.settings_for, config.model, config.method_name, config.width == "thin")
+    mine, usual = _flat(config), _flat(paper_run(config, stretch=config.stretch))
+    usual |= {"written_for": of_paper(config.stretch)["written_for"], "stretch": of_paper().get("stretch", 1.0)}
     changed = [key for key in {**mine, **usual} if mine.get(key) != usual.get(key)]
     changed.sort(key=lambda key: (_ORDER.index(key) if key in _ORDER else len(_ORDER), key))
     return {key: _in_words(key, mine.get(key), config) for key in changed}
@@ -93,9 +95,9 @@ def shared_departures(configs: Sequence[Config]) -> list[str]:
     return sorted(set.intersection(*each)) if each else []
 
 
-def paper_run(config: Config) -> Config:
+def paper_run(config: Config, **settings: Any) -> Config:
     """The run of the paper that this one is, or is a variation of: full length, its own sparsity and data."""
-    settings: Settings = {"model": config.model, "data": config.data, "method": config.method_name}
+    settings |= {"model": config.model, "data": config.data, "method": config.method_name}
     settings["written_for"] = config.written_for  # so that points in time compare
     if "sparsity" in config.method:
         settings["sparsity"] = config.sparsity

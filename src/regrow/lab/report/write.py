@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from regrow.atomic import write_atomically, write_text
 from regrow.lab.report import palette
+from regrow.lab.report.benches import Bench, read_benches
 from regrow.lab.report.canvas import Plate
 from regrow.lab.report.export import results_csv, runs_csv
 from regrow.lab.report.figures import plates
@@ -53,11 +54,11 @@ def write_report(paths: Sequence[Path], out: Path) -> Report:
     write_text(out / "results.csv", results_csv(found))
     write_text(out / "runs.csv", runs_csv(found))
     page = out / "index.html"
-    write_text(page, render(found, sections))
+    write_text(page, render(found, sections, read_benches(paths)))
     return Report(page, len(found.results), len(found.unfinished), found.problems)
 
 
-def render(found: Collection, sections: Sequence[Section]) -> str:
+def render(found: Collection, sections: Sequence[Section], benches: Sequence[Bench] = ()) -> str:
     """The page. All that comes from files is escaped."""
     pages = Environment(
         loader=PackageLoader("regrow.lab.report", "page"),
@@ -76,6 +77,7 @@ def render(found: Collection, sections: Sequence[Section]) -> str:
         title=title(found),
         overview=overview(found),
         where=where_grid(found.results),
+        benches=benches,
         colours=palette.METHODS,
         other=palette.OTHER,
         script=script,

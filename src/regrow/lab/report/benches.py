@@ -1,0 +1,70 @@
+"""What the bench commands measured, as tables of the page."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regrow.lab.report.labels import experiment_title
+from regrow.lab.report.tables import Cell, Column, Grid
+
+# Epoch time relative to static sparse training, as the paper prints it.
+_PAPER = {
+    "wrn_28_2": {"DSR": 1.083, "SET": 1.087, "DeepR": 4.466},
+    "resnet_50": {"DSR": 1.005, "SET": 1.009, "DeepR": 5.636},
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A table, and in its title and note what was measured and with what."""
+
+    title: str
+    note: str
+    grid: Grid
+
+
+def read_benches(paths: Sequence[Path]) -> list[Bench]:
+    """All overheads that `regrow bench overhead --out FILE` left below some folders."""
+    files = sorted(file for path in paths for file in path.rglob("*.json") if file.name.startswith("overhead"))
+    return [_read(file) for file in files]
+
+
+def _read(file: Path) -> Bench:
+    try:
+        return _overhead(json.loads(file.read_text()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file} is not what `regrow bench overhead --out` writes ({error!r}); measure again"
+        ) from None
+
+
+def _overhead(measured: dict[str, Any]) -> Bench:
+    columns = [
+        Column("method", "Method", is_number=False),
+        Column("average", "Step time over the whole schedule"),
+        Column("paper", "In the paper"),
+        Column("quiet", "Between rewirings"),
+        Column("rewiring", "Milliseconds per rewiring"),
+    ]
+    paper = _PAPER.get(measured["model"], {})
+    rows = [
+        [
+            Cell(row["method"], row["method"], family=row["method"]),
+            _ratio(row["average"], f"sd {row['deviation']:.4f} with a rewiring every few steps"),
+            _ratio(paper.get(row["method"])),
+            _ratio(row["quiet"]),
+            Cell(f"{1000 * row['rewiring']:.2f}", row["rewiring"]),
+        ]
+        for row in measured["rows"]
+        if row["method"] != "Static"
+    ]
+    network = experiment_title(measured["model"], "").removesuffix(" on ")
+    made_with = measured["provenance"]
+    note = f"{measured['how']}; {made_with['device']}, torch {made_with['torch']}, {made_with['finished'][:10]}."
+    return Bench(network, note, Grid(columns, rows))
+
+
+def _ratio(value: float | None, remark: str = "") -> Cell:
+    return Cell("" if value is None else f"{value:.4f}", value, remark)
