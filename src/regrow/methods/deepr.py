@@ -66,8 +66,7 @@ class DeepR(Method):
         return nudge.drift_and_noise(signs, noise, rates, self.l1, temperature)
 
     def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Gone:
-        signs = stretch.signs().index_select(0, stretch.positions)
-        crossed = stretch.flagged(prune.sign_crossed(stretch.weights, signs))
+        crossed = stretch.flagged(prune.sign_crossed(stretch.weights, stretch.sides))
         return crossed, stretch.chunk.count_per_layer(crossed)
 
     def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:

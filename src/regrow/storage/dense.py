@@ -18,6 +18,7 @@ from regrow.row import Chunk, Stretch, check_finite, cut_into_chunks
 from regrow.select import positions_of
 from regrow.state import check_topology
 from regrow.storage.storage import by_name
+from regrow.stretches import FlaggedStretch
 from regrow.units import Layer, memory_order
 
 
@@ -110,7 +111,7 @@ class DenseStorage:
             for chunk, active in zip(self.chunks, self.active, strict=True)
         ]
 
-    def _stretch(self, chunk: Chunk, active: Tensor, counts: Sequence[int]) -> Stretch:
+    def _stretch(self, chunk: Chunk, active: Tensor, counts: Sequence[int]) -> FlaggedStretch:
         def pieces() -> list[Tensor]:
             parts = zip(chunk.layers, chunk.of(self.weights), chunk.of(self._flat_views), strict=True)
             return [layer.flatten(weight) if view is None else view for layer, weight, view in parts]
@@ -121,10 +122,10 @@ class DenseStorage:
         def scores() -> Tensor:
             kept = chunk.of(self.companions.get("mean gradient") or self.companions["gradient"])
             gradient = chunk.flatten(kept)
-            check_finite(gradient, chunk.layers, "gradients")
+            check_finite(gradient, chunk.layers, [layer.num_units for layer in chunk.layers], "gradients")
             return gradient.abs() if gradient.data_ptr() == kept[0].data_ptr() else gradient.abs_()
 
-        return Stretch(chunk, active, tuple(counts), pieces, signs, scores)
+        return FlaggedStretch(chunk, active, tuple(counts), pieces, signs, scores)
 
     def apply(self, plan: Plan, optimizer: Optimizer) -> None:
         """Carry out a rewiring in place. What comes is 0 already, weight and state, because it was inactive."""
