@@ -15,8 +15,10 @@ from regrow.sparsifier import Sparsifier, sparsifiers_of
 from regrow.start import largest_units, random_topology
 from regrow.state import check_masks
 from regrow.storage.dense import DenseStorage
-from regrow.storage.expanding import shared_values
-from regrow.storage.hashed import hash_weights, leave_out_unfit
+from regrow.storage.expanding import leave_out_unfit, shared_values
+from regrow.storage.hashed import hash_weights
+from regrow.storage.pack_weights import Init, check_can_be_packed, check_packable, first_units, pack_weights
+from regrow.storage.packed_layers import packed_slots
 from regrow.units import Layer
 
 
@@ -29,6 +31,7 @@ def attach(
     start: str | Mapping[str, Tensor] = "random",
     seed: int = 0,
     storage: str = "dense",
+    init: Init | None = None,
 ) -> Sparsifier:
     """Make a network sparse and keep it so while its optimizer trains it.
 
@@ -37,19 +40,29 @@ def attach(
     - `start`: "random", "magnitude" (keep the largest weights of a trained model) or masks {name: bool tensor}, which
       then define the budget. Values that positions share start at random only.
     - `seed`: the topology is a function of it and of the step; the generators of torch are not touched.
+    - `storage`: "dense" leaves weights where they are, with zeros; "packed" stores active ones only.
+    - `init`: for packed layers on the meta device, whose weights never existed: a function (name, shape, n, generator)
+      -> n values. By default they are drawn as torch draws the weights of linear and convolution layers.
 
-    Replaces no object of yours, with one exception: Hashed puts vectors of values in the place of the dense weights,
-    in the model and in the optimizer. Nothing is changed if anything is wrong with the arguments.
+    Replaces no object of yours, with two exceptions: packed storage and Hashed put vectors of values in the place of
+    the dense weights, in the model and in the optimizer. Nothing is changed if anything is wrong with the arguments.
     """
     _check_arguments(model, optimizer, method, start, seed, storage)
-    chosen = choose_layers(model, optimizer, layers, method.granularity)
-    if method.shares_values and layers is None:
+    is_packed = storage == "packed"
+    if is_packed:
+        check_can_be_packed(method)
+    if packed_slots(model):
+        raise ValueError("this model is packed already; call detach() on its sparsifier first, or build it anew")
+    chosen = choose_layers(model, optimizer, layers, method.granularity, may_be_meta=is_packed)
+    if (method.shares_values or is_packed) and layers is None:
         chosen = leave_out_unfit(model, chosen)
     units, parameters = [layer for layer, _ in chosen], [parameter for _, parameter in chosen]
     _check_not_attached(model, parameters)
     if method.shares_values:
         return _attach_hashed(model, optimizer, method, units, parameters, start, seed)
     check_leaves_zeros_alone(optimizer, list(parameters))
+    if is_packed:
+        return _attach_packed(model, optimizer, method, units, parameters, start, seed, init)
 
     place = DenseStorage(units, parameters)
     budget = method.budget(sum(layer.num_weights for layer in units))
@@ -91,6 +104,29 @@ def _attach_hashed(
     return Sparsifier(optimizer, method, place, seed=seed, counts=counts, goal=counts, budget=budget)
 
 
+def _attach_packed(
+    model: nn.Module,
+    optimizer: Optimizer,
+    method: Method,
+    layers: list[Layer],
+    parameters: list[nn.Parameter],
+    start: str | Mapping[str, Tensor],
+    seed: int,
+    init: Init | None,
+) -> Sparsifier:
+    check_packable(model, optimizer, layers, parameters)
+    if isinstance(start, Mapping):
+        check_masks(start, layers)
+        counts = [int(start[layer.name].count_nonzero()) for layer in layers]
+    else:
+        counts = _share(method.budget(sum(layer.num_weights for layer in layers)), layers, method)
+    units = first_units(layers, parameters, counts, start, seed)
+    place = pack_weights(model, optimizer, layers, parameters, units, seed, init)
+    if method.walks:
+        place.fix_signs()
+    return Sparsifier(optimizer, method, place, seed=seed, counts=counts, goal=counts, budget=sum(counts))
+
+
 def _share(budget: int, layers: list[Layer], method: Method) -> list[int]:
     """How many units each layer gets of the budget."""
     if budget == sum(layer.num_weights for layer in layers):
@@ -117,8 +153,8 @@ def _check_arguments(
         raise ValueError(f'start must be "random", "magnitude" or masks {{name: bool tensor}}, got {start!r}')
     if not isinstance(seed, int):
         raise TypeError(f"seed must be a whole number, got {seed!r}")
-    if storage != "dense":
-        raise ValueError(f'storage must be "dense", got {storage!r}')
+    if storage not in ("dense", "packed"):
+        raise ValueError(f'storage must be "dense" or "packed", got {storage!r}')
 
 
 def _check_not_attached(model: nn.Module, parameters: list[nn.Parameter]) -> None:

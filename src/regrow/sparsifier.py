@@ -54,6 +54,7 @@ class Sparsifier:
         self._captured = False
         self._hooks = StepHooks(optimizer, before=self.mask_gradients, after=self.advance, skipped=self._seen.clear)
         _LIVE.add(self)
+        self._expect_growth()
 
     # What it knows
 
@@ -130,6 +131,7 @@ class Sparsifier:
         record = self._rewire(step) if self.method.is_due(step) else None
         self._step = step
         self._seen.clear()
+        self._expect_growth()
         if self.method.gradient_memory is not None and not self._captured:  # a graph goes on writing there
             self._rewirable.companions.pop("gradient", None)
         if record is not None:
@@ -190,8 +192,8 @@ class Sparsifier:
             )
         layers = self._storage.layers
         stretches = self._rewirable.stretches(self._counts)
-        tally = Tally(*self._sizes, tuple(self._counts), self._goal, self.budget, (0,) * len(layers))
-        todo = plan(self.method, stretches, tally, step, self.seed, self._memory)
+        groups = self._rewirable.groups
+        todo = plan(self.method, stretches, self._tally(), step, self.seed, self._memory, groups)
         self._rewirable.apply(todo, self._optimizer)
         self._counts = [n - p + g for n, p, g in zip(self._counts, todo.pruned, todo.grown, strict=True)]
         names = [layer.name for layer in layers]
@@ -203,6 +205,19 @@ class Sparsifier:
         )
         self._memory = todo.memory
         return record
+
+    def _tally(self) -> Tally:
+        nothing = (0,) * len(self._counts)
+        return Tally(*self._sizes, tuple(self._counts), self._goal, self.budget, nothing)
+
+    def _expect_growth(self) -> None:
+        """Tell the storage before a step by whose gradients the network will grow."""
+        if self.method.gradient_memory is None:
+            return
+        step = self._step + 1
+        is_due = self.method.is_due(step)
+        wanted = self.method.how_many_go(self._tally(), step) if is_due else [0] * len(self._counts)
+        self._rewirable.expect_growth(wanted)
 
     # How it is saved, copied and taken off
 
@@ -239,6 +254,7 @@ class Sparsifier:
         self._memory = dict(state["memory"])
         self._history.load(state["history"])
         self._seen.clear()
+        self._expect_growth()
 
     def detach(self) -> None:
         """Take the hooks off: what is left is an ordinary model, with zeros or equal weights, and its optimizer."""

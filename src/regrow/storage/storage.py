@@ -36,6 +36,9 @@ class Storage(Protocol):
     def named_masks(self) -> dict[str, Tensor]:
         """Copies of the masks by layer name, where there are any."""
 
+    def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
+        """Of each layer its weights and their optimizer state, dense, for checks; where positions are active or not."""
+
     def zero_inactive(self, optimizer: Optimizer) -> None:
         """Set inactive weights and their optimizer state to exactly 0."""
 
@@ -65,6 +68,13 @@ class RewirableStorage(Storage, Protocol):
     """A storage with places to prune and to grow."""
 
     companions: dict[str, list[Tensor]]
+
+    @property
+    def groups(self) -> Sequence[Sequence[int]]:
+        """Layers among which weights may move."""
+
+    def expect_growth(self, wanted: Sequence[int]) -> None:
+        """How many places of each layer may grow by the gradients of the coming step."""
 
     def keep_gradients(self, fresh: Sequence[int], scale: Tensor | None) -> None:
         """Keep the dense gradients, as they are before masking, for growth."""
