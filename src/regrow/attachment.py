@@ -17,6 +17,7 @@ from regrow.state import check_masks
 from regrow.storage.dense import DenseStorage
 from regrow.storage.expanding import leave_out_unfit, shared_values
 from regrow.storage.hashed import hash_weights
+from regrow.storage.meta import become_real, check_can_become_real
 from regrow.storage.pack_weights import Init, check_can_be_packed, check_packable, first_units, pack_weights
 from regrow.storage.packed_layers import packed_slots
 from regrow.units import Layer
@@ -51,6 +52,8 @@ def attach(
     is_packed = storage == "packed"
     if is_packed:
         check_can_be_packed(method)
+    elif init is not None:
+        raise ValueError("init is for packed layers on the meta device; use storage='packed' with it")
     if packed_slots(model):
         raise ValueError("this model is packed already; call detach() on its sparsifier first, or build it anew")
     chosen = choose_layers(model, optimizer, layers, method.granularity, may_be_meta=is_packed)
@@ -115,6 +118,8 @@ def _attach_packed(
     init: Init | None,
 ) -> Sparsifier:
     check_packable(model, optimizer, layers, parameters)
+    _check_first_values(parameters, start, init)
+    check_can_become_real(model, parameters)
     if isinstance(start, Mapping):
         check_masks(start, layers)
         counts = [int(start[layer.name].count_nonzero()) for layer in layers]
@@ -122,9 +127,18 @@ def _attach_packed(
         counts = _share(method.budget(sum(layer.num_weights for layer in layers)), layers, method)
     units = first_units(layers, parameters, counts, start, seed)
     place = pack_weights(model, optimizer, layers, parameters, units, seed, init)
+    become_real(model, optimizer, place.packs[0].values.device)
     if method.walks:
-        place.fix_signs()
+        place.fix_signs(seed)
     return Sparsifier(optimizer, method, place, seed=seed, counts=counts, goal=counts, budget=sum(counts))
+
+
+def _check_first_values(parameters: list[nn.Parameter], start: object, init: Init | None) -> None:
+    has_meta = any(parameter.is_meta for parameter in parameters)
+    if has_meta and start == "magnitude":
+        raise ValueError('weights on the meta device have no magnitudes; attach with start="random"')
+    if init is not None and not has_meta:
+        raise ValueError("init is for layers on the meta device, and this model has weights; set them before attaching")
 
 
 def _share(budget: int, layers: list[Layer], method: Method) -> list[int]:

@@ -37,6 +37,11 @@ def constant_state(optimizer: Optimizer, parameter: Tensor) -> Constants:
     each, rest = {}, {}
     for name, value in optimizer.state.get(parameter, {}).items():
         if isinstance(value, Tensor) and value.shape == parameter.shape:
+            if value.is_meta:
+                raise ValueError(
+                    f"{type(optimizer).__name__} keeps {name!r} from the start, and a parameter on the meta device has "
+                    "none; use another optimizer, or real weights"
+                )
             each[name] = value.reshape(-1)[:1].reshape(()).clone()
             if not bool((value == each[name]).all()):
                 raise ValueError(

@@ -256,6 +256,14 @@ class Sparsifier:
         self._seen.clear()
         self._expect_growth()
 
+    def _recount(self) -> None:
+        """Look again at a storage that was filled from a file."""
+        self._storage.follow()
+        self._counts = self._storage.count()
+        if self.method.walks:
+            self._rewirable.fix_signs(self.seed)
+        self._expect_growth()
+
     def detach(self) -> None:
         """Take the hooks off: what is left is an ordinary model, with zeros or equal weights, and its optimizer."""
         self._hooks.remove()

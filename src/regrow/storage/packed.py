@@ -173,8 +173,9 @@ class PackedStorage:
 
     # Signs and noise
 
-    def fix_signs(self) -> None:
+    def fix_signs(self, seed: int) -> None:
         """Give every weight the side of zero it is on, and every other place one at random."""
+        self._seed = seed
         self.companions["signs"] = [pack.values.detach() > 0 for pack in self.packs]
         for number, pack in enumerate(self.packs):
             self._toss_coins(number, self.companions["signs"][number], pack.values.detach() == 0)

@@ -82,6 +82,9 @@ class RewirableStorage(Storage, Protocol):
     def fold_gradients(self, memory: float) -> None:
         """Take the kept gradients into their running mean."""
 
+    def fix_signs(self, seed: int) -> None:
+        """Give every active place the sign of its weight, and one at random to the others."""
+
     def walk(self, method: Method, rates: Sequence[float], step: int, seed: int) -> None:
         """Let the active weights drift as the method says."""
 
