@@ -1,6 +1,17 @@
 """All kernels by name. Each does part number `part` of a job whose arguments are numbers[2], numbers[3], ..."""
 
+from regrow.kernels.numba_conv import conv_both, conv_forward, conv_order, conv_values
 from regrow.kernels.numba_linear import lay_out, linear_both, linear_forward, linear_values
 from regrow.kernels.numba_order import order_by_row
 
-__all__ = ["lay_out", "linear_both", "linear_forward", "linear_values", "order_by_row"]
+__all__ = [
+    "conv_both",
+    "conv_forward",
+    "conv_order",
+    "conv_values",
+    "lay_out",
+    "linear_both",
+    "linear_forward",
+    "linear_values",
+    "order_by_row",
+]
