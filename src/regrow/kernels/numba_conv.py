@@ -30,13 +30,9 @@ def conv_order(numbers, part, value, index):
 
 @register_jitable
 def conv_forward(numbers, part, value, index):
-    """y[image, row, pixel] = bias[row] + sum over the row's entries of value * x[image, tap, pixel], for some images."""
+    """y[image, row, pixel] = bias[row] + sum over the row's entries of value * x[image, tap, pixel], some images."""
     x_picture, y_picture, rest = ahead(numbers, 2), ahead(numbers, 17), ahead(numbers, 32)
-    x, y, bias = (
-        pointer(rest[0], value),
-        pointer(rest[1], value),
-        pointer(rest[2], value),
-    )
+    x, y, bias = pointer(rest[0], value), pointer(rest[1], value), pointer(rest[2], value)
     row_starts, places = pointer(rest[3], types.int32), pointer(rest[4], types.int32)
     by_row, num_rows = pointer(rest[5], value), rest[6]
     num_groups, num_channels, num_images, run = rest[7], rest[8], rest[9], rest[10]
@@ -55,7 +51,8 @@ def conv_forward(numbers, part, value, index):
             begin = types.intp(row_starts[r])
             entries = types.intp(row_starts[r + 1]) - begin
             group = ahead(planes, r // rows_of_group * group_step)
-            sum_row(bias[r], ahead(by_row, begin), ahead(places, begin), entries, 1, group, sums, width)
+            start = bias[r] if rest[2] else value(0)
+            sum_row(start, ahead(by_row, begin), ahead(places, begin), entries, 1, group, sums, width)
             copy_planes(y_picture, ahead(y, n * y_picture[0] + r * y_picture[1]), num, 1, sums, 0, False)
 
 

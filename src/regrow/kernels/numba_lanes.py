@@ -122,6 +122,32 @@ def total(typing, lanes):
 
 
 @intrinsic
+def turn_square(typing, source, step, target, target_step):
+    """target[j, i] = source[i, j] for 8 x 8 numbers, in registers.
+
+    Halves, quarters and eighths change places: with s = 1, 2, 4, where bit s of i and of j differ.
+    """
+
+    def generate(context, builder, signature, args):
+        lanes = Lanes(source.dtype, 8)
+        align = source.dtype.bitwidth // 8
+        at = [[builder.mul(ir.Constant(ir.IntType(64), i), args[k]) for i in range(8)] for k in (1, 3)]
+        lines = [builder.load(_place(context, builder, lanes, args[0], i), align=align) for i in at[0]]
+        for s in (1, 2, 4):
+            for i in range(8):
+                if not i & s:
+                    upper = [8 + j - s if j & s else j for j in range(8)]
+                    lower = [8 + j if j & s else j + s for j in range(8)]
+                    pair = lines[i], lines[i + s]
+                    lines[i], lines[i + s] = (_shuffle(builder, *pair, order) for order in (upper, lower))
+        for line, i in zip(lines, at[1], strict=True):
+            builder.store(line, _place(context, builder, lanes, args[2], i), align=align)
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, target, types.intp), generate
+
+
+@intrinsic
 def take(typing, counter):
     """The number at a pointer, which becomes one more; no two threads get the same."""
 
@@ -136,6 +162,10 @@ def _repeat(context, builder, lanes, number):
     undefined, whole = ir.Constant(kind, ir.Undefined), ir.IntType(32)
     first = builder.insert_element(undefined, number, ir.Constant(whole, 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(whole, kind.count), None))
+
+
+def _shuffle(builder, first, second, order):
+    return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order))
 
 
 def _place(context, builder, lanes, base, index):

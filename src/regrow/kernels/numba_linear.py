@@ -7,7 +7,7 @@ sample t and is w wide begins at t * num_channels, and channel c of it w * c lat
 from numba import types
 from numba.extending import register_jitable
 
-from regrow.kernels.numba_lanes import ahead, pointer
+from regrow.kernels.numba_lanes import ahead, pointer, turn_square
 from regrow.kernels.numba_order import first_of, put_in_row_order
 from regrow.kernels.numba_sums import both_gradients, sum_row, values_gradient
 
@@ -41,9 +41,15 @@ def _turn_in(source, step_sample, step_channel, present, target, width, num_chan
 def _turn(source, step_i, step_j, target, step, num_i, num_j):
     """target[j, i] = source[i, j]; eight i at a time, so that a large power of two as step does not flush the cache."""
     for begin in range(0, num_i, 8):
-        for j in range(num_j):
+        j = 0
+        if step_j == 1 and begin + 8 <= num_i:
+            while j + 8 <= num_j:
+                turn_square(ahead(source, begin * step_i + j), step_i, ahead(target, j * step + begin), step)
+                j += 8
+        while j < num_j:
             for i in range(begin, min(begin + 8, num_i)):
                 target[j * step + i] = source[i * step_i + j * step_j]
+            j += 1
 
 
 @register_jitable
@@ -70,7 +76,8 @@ def linear_forward(numbers, part, value, index):
                 num = types.intp(row_starts[r + 1]) - begin
                 own, at = ahead(by_row, begin), ahead(columns, begin)
                 into = ahead(sums, (r - chunk) * width)
-                sum_row(bias[r], own, at, num, width, ahead(x, first * num_columns), into, width)
+                start = bias[r] if numbers[11] else value(0)
+                sum_row(start, own, at, num, width, ahead(x, first * num_columns), into, width)
             _turn(sums, width, 1, ahead(y, first * num_rows + chunk), num_rows, end - chunk, present)
 
 

@@ -31,6 +31,26 @@ def order_by_row(numbers, part, value, index):
 
 
 @register_jitable
+def fill_matrix(numbers, part, value, index):
+    """Put the values of a range of columns to their places in a matrix."""
+    col_starts, rows = pointer(numbers[2], types.int32), pointer(numbers[3], index)
+    num_columns, values, matrix = numbers[4], pointer(numbers[5], value), pointer(numbers[6], value)
+    for c in range(num_columns * part // numbers[1], num_columns * (part + 1) // numbers[1]):
+        for i in range(types.intp(col_starts[c]), types.intp(col_starts[c + 1])):
+            matrix[types.intp(rows[i]) * num_columns + c] = values[i]
+
+
+@register_jitable
+def read_matrix(numbers, part, value, index):
+    """Read the values of a range of columns from their places in a matrix."""
+    col_starts, rows = pointer(numbers[2], types.int32), pointer(numbers[3], index)
+    num_columns, values, matrix = numbers[4], pointer(numbers[5], value), pointer(numbers[6], value)
+    for c in range(num_columns * part // numbers[1], num_columns * (part + 1) // numbers[1]):
+        for i in range(types.intp(col_starts[c]), types.intp(col_starts[c + 1])):
+            values[i] = matrix[types.intp(rows[i]) * num_columns + c]
+
+
+@register_jitable
 def first_of(part, num_parts, starts, length):
     """The row with which a part begins if rows and their entries, one worth as much as the other, are shared evenly."""
     goal = (types.intp(starts[length]) + length) * part // num_parts

@@ -33,6 +33,16 @@ class Pattern:
         return len(self.rows)
 
     @property
+    def by_column(self) -> tuple[int, int]:
+        """Where the kernels find column order: the addresses of `col_starts` and `rows`."""
+        return self.col_starts.data_ptr(), self.rows.data_ptr()
+
+    @property
+    def by_row(self) -> tuple[int, int]:
+        """Where the kernels find row order: the addresses of `row_starts` and `columns`."""
+        return self.row_starts.data_ptr(), self.columns.data_ptr()
+
+    @property
     def num_bytes(self) -> int:
         """Memory taken by the indices."""
         return sum(t.nbytes for t in (self.rows, self.col_starts, self.columns, self.row_starts))
@@ -52,17 +62,6 @@ def make_pattern(rows: Tensor, columns: Tensor, num_rows: int, num_columns: int)
     torch.cumsum(torch.bincount(columns, minlength=num_columns), 0, out=col_starts[1:])
     own = rows.to(index).contiguous()
     other, row_starts = torch.empty_like(own), torch.zeros(num_rows + 1, dtype=torch.int32)
-    run(
-        "order_by_row",
-        torch.float32,
-        index,
-        1,
-        own,
-        col_starts,
-        other,
-        row_starts,
-        num_rows,
-        num_columns,
-        work=len(rows),
-    )
+    pointers = [tensor.data_ptr() for tensor in (own, col_starts, other, row_starts)]
+    run("order_by_row", torch.float32, index, 1, [*pointers, num_rows, num_columns], work=len(rows))
     return Pattern(num_rows, num_columns, own, col_starts, other, row_starts)

@@ -36,8 +36,8 @@ class Convolution:
 class Planes(NamedTuple):
     """Numbers in a plane along three dimensions, images side by side, and the room they take in all."""
 
-    size: tuple[int, int, int]
-    stride: tuple[int, int, int]
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
     block: int
     run: int
     x_step: int
@@ -46,13 +46,23 @@ class Planes(NamedTuple):
     room: int
     taps: Tensor
 
-    def picture(self, x: Tensor, is_input: bool) -> list[int]:
-        """A batch of pictures as the kernels want to know it."""
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.run, self.x_step, self.y_step, self.lead, self.room
+
+    def input(self, x: Tensor) -> list[int]:
+        """A batch of inputs, or of their gradients, as the kernels want to know it."""
+        return self._picture(x, self.stride)
+
+    def output(self, y: Tensor) -> list[int]:
+        """A batch of outputs, likewise: pixels of all outputs are neighbours."""
+        return self._picture(y, (1, 1, 1))
+
+    def _picture(self, x: Tensor, stride: tuple[int, ...]) -> list[int]:
         missing = 5 - x.ndim
-        size, steps = x.shape[2:], x.stride()[2:]
-        stride = self.stride if is_input else (1, 1, 1)
-        ones = [1] * missing
-        return [x.stride(0), x.stride(1), *ones, *size, *([0] * missing), *steps, *stride, *self.size, self.block]
+        step_image, step_channel, *steps = x.stride()
+        size = [1] * missing + list(x.shape[2:])
+        return [step_image, step_channel, *size, *([0] * missing), *steps, *stride, *self.size, self.block]
 
 
 @lru_cache(maxsize=256)
@@ -63,7 +73,7 @@ def plan(layer: Convolution, size: tuple[int, ...], num_channels: int, num_image
         zip(size, layer.output_size(size), layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True)
     )
     alongs = [_along(1, 1, 1, 1, 0, 1)] * missing + [_along(*line) for line in lines]
-    widths = (alongs[0].width, alongs[1].width, alongs[2].width)
+    widths = tuple(along.width for along in alongs)
     stride = (*([1] * missing), *layer.stride)
     outputs = [1] * missing + list(layer.output_size(size))
     plane = prod(widths)

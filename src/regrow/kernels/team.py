@@ -10,27 +10,27 @@ depend on who takes it, nor when.
 """
 
 import ctypes
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
 
 _NUM_SMALL = 1 << 18  # multiplications that one thread has done before a second is awake
 
 
-def run(kernel: str, value: torch.dtype, index: torch.dtype, num_parts: int, *args: int | Tensor, work: int) -> None:
+def run(kernel: str, value: torch.dtype, index: torch.dtype, num_parts: int, args: Sequence[int], work: int) -> None:
     """Run all parts of a kernel; `work` is about how many multiplications there are."""
     entry = _entries().entry(kernel, value, index)
-    numbers = [arg.data_ptr() if isinstance(arg, Tensor) else arg for arg in args]
-    job = (ctypes.c_int64 * (2 + len(args)))(0, num_parts, *numbers)
+    job = array("q", [0, num_parts, *args])
+    address, _ = job.buffer_info()
     num_threads = torch.get_num_threads() if num_parts > 1 and work > _NUM_SMALL else 1
     if num_threads == 1:
-        entry(job)
+        entry(address)
     else:
-        _on_threads()(entry, job, num_threads)
+        _on_threads()(entry, address, num_threads)
 
 
 @cache
@@ -41,7 +41,7 @@ def _entries() -> Any:
 
 
 @cache
-def _on_threads() -> Callable[[Any, Any, int], object]:
+def _on_threads() -> Callable[[Any, int, int], object]:
     try:
         start = ctypes.CDLL(None).GOMP_parallel
     except (AttributeError, OSError, TypeError):  # another OpenMP, or a system without a global name space
@@ -51,7 +51,7 @@ def _on_threads() -> Callable[[Any, Any, int], object]:
     return lambda entry, job, num_threads: start(entry, job, num_threads, 0)
 
 
-def on_python_threads(entry: Any, job: Any, num_threads: int) -> None:
+def on_python_threads(entry: Any, job: int, num_threads: int) -> None:
     """The same on threads that live for this one job, so that neither forks nor other threads can do harm."""
     with ThreadPoolExecutor(num_threads - 1) as pool:
         others = [pool.submit(entry, job) for _ in range(num_threads - 1)]
