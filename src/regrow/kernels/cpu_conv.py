@@ -33,9 +33,9 @@ def conv_backward(
     pattern: Pattern, values: Tensor, x: Tensor, dy: Tensor, layer: Convolution, needs_input: bool = True
 ) -> tuple[Tensor | None, Tensor]:
     """(dx or None, gradient of the values) in one pass through the columns."""
-    dx = x.new_zeros(x.shape) if needs_input else None
     if not dy.numel():
-        return dx, torch.zeros_like(values)
+        return torch.zeros_like(x) if needs_input else None, torch.zeros_like(values)
+    dx = x.new_empty(x.shape) if needs_input else None
     num_parts, planes = _plan(layer, x)
     gradients = values.new_zeros(num_parts, pattern.num_entries)
     room, back = (x.new_empty(num_parts * planes.room) for _ in range(2))
