@@ -3,11 +3,14 @@
 Each entry of the results is computed by one thread in a fixed order: they are the same whatever the number of threads.
 """
 
+from collections.abc import Sequence
+from itertools import repeat
+
 import torch
 from torch import Tensor
 
 from regrow.kernels.pattern import Pattern
-from regrow.kernels.team import run
+from regrow.kernels.team import num_threads_for, run
 
 _LANES, _CHUNK = 16, 16  # as in the kernels
 _FORWARD_TILE, _BACKWARD_TILE = 64, 128  # samples side by side: a tile of sums in registers; long runs to sum over
@@ -17,11 +20,10 @@ _MOST_SAMPLES = 4096  # laid out at once, which bounds the memory that a call ta
 def linear_forward(pattern: Pattern, values: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
     """y of shape [..., num_rows] for x of shape [..., num_columns]."""
     batch = x if x.ndim == 2 else x.reshape(-1, pattern.num_columns)
-    y = batch.new_empty(len(batch), pattern.num_rows)
+    y = batch.new_empty(batch.shape[0], pattern.num_rows)
     if pattern.num_rows:
-        for first in range(0, len(batch), _MOST_SAMPLES):
-            rows = slice(first, first + _MOST_SAMPLES)
-            _forward(pattern, values, batch[rows], bias, y[rows])
+        for part, result in zip(_portions(batch), _portions(y), strict=True):
+            _forward(pattern, values, part, bias, result)
     return y if x.ndim == 2 else y.view(*x.shape[:-1], pattern.num_rows)
 
 
@@ -34,35 +36,46 @@ def linear_backward(
     dx = batch.new_empty(batch.shape) if needs_input else None
     gradient = torch.zeros_like(values)
     if pattern.num_columns:
-        for first in range(0, len(batch), _MOST_SAMPLES):
-            rows = slice(first, first + _MOST_SAMPLES)
-            _backward(pattern, values, batch[rows], below[rows], None if dx is None else dx[rows], gradient)
+        portions = _portions(batch)
+        results = repeat(None, len(portions)) if dx is None else _portions(dx)
+        for part, part_below, result in zip(portions, _portions(below), results, strict=True):
+            _backward(pattern, values, part, part_below, result, gradient)
     return None if dx is None else dx.view(x.shape), gradient
+
+
+def _portions(batch: Tensor) -> Sequence[Tensor]:
+    """As many samples as are laid out at once."""
+    num_samples = batch.shape[0]
+    if num_samples <= _MOST_SAMPLES:
+        return (batch,) if num_samples else ()
+    return [batch[first : first + _MOST_SAMPLES] for first in range(0, num_samples, _MOST_SAMPLES)]
 
 
 def _forward(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> None:
     tiles, padded = _lay_out(batch, _FORWARD_TILE)
-    num_parts = _num_parts_of_rows(pattern)
+    work = pattern.num_entries * padded
+    num_parts = _num_parts_of_rows(pattern, num_threads_for(work))
     room = batch.new_empty(pattern.num_entries + num_parts * (_CHUNK * _FORWARD_TILE + pattern.num_columns))
     by_row = room.data_ptr()
     sums = by_row + room.element_size() * pattern.num_entries
     cursors = sums + room.element_size() * num_parts * _CHUNK * _FORWARD_TILE
     where = [*pattern.by_row, *pattern.by_column, pattern.num_rows, pattern.num_columns]
     what = [values.data_ptr(), by_row, tiles.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr()]
-    args = [*where, *what, len(batch), padded, _FORWARD_TILE, cursors, sums]
-    work = pattern.num_entries * padded
+    args = [*where, *what, batch.shape[0], padded, _FORWARD_TILE, cursors, sums]
     run("linear_forward", values.dtype, pattern.rows.dtype, num_parts, args, work)
 
 
 def _backward(pattern: Pattern, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor) -> None:
     tiles, padded = _lay_out(dy, _BACKWARD_TILE)
-    num_parts = 4 * torch.get_num_threads()
+    work = 2 * pattern.num_entries * padded
+    num_threads = num_threads_for(work)
+    num_parts = 4 * num_threads if num_threads > 1 else 1
     room = batch.new_empty(num_parts * 2 * _CHUNK * _BACKWARD_TILE)
     where = [*pattern.by_column, pattern.num_rows, pattern.num_columns, values.data_ptr(), gradient.data_ptr()]
     what = [batch.data_ptr(), *batch.stride(), tiles.data_ptr(), 0 if dx is None else dx.data_ptr()]
-    args = [*where, *what, len(batch), padded, _BACKWARD_TILE, room.data_ptr()]
+    args = [*where, *what, batch.shape[0], padded, _BACKWARD_TILE, room.data_ptr()]
     kernel = "linear_values" if dx is None else "linear_both"
-    run(kernel, values.dtype, pattern.rows.dtype, num_parts, args, 2 * pattern.num_entries * padded)
+    run(kernel, values.dtype, pattern.rows.dtype, num_parts, args, work)
 
 
 def _lay_out(batch: Tensor, tile: int) -> tuple[Tensor, int]:
@@ -70,14 +83,14 @@ def _lay_out(batch: Tensor, tile: int) -> tuple[Tensor, int]:
     num_samples, num_channels = batch.shape
     padded = -(-num_samples // _LANES) * _LANES
     tiles = batch.new_empty(padded * num_channels)
-    num_chunks = max(1, min(4 * torch.get_num_threads(), num_channels // 64))
+    work = 4 * padded * num_channels
+    num_chunks = max(1, min(4 * num_threads_for(work), num_channels // 64))
     num_parts = -(-padded // tile) * num_chunks
     args = [batch.data_ptr(), *batch.stride(), tiles.data_ptr(), num_channels, num_samples, padded, tile, num_chunks]
-    run("lay_out", batch.dtype, torch.int32, num_parts, args, work=4 * padded * num_channels)
+    run("lay_out", batch.dtype, torch.int32, num_parts, args, work)
     return tiles, padded
 
 
-def _num_parts_of_rows(pattern: Pattern) -> int:
+def _num_parts_of_rows(pattern: Pattern, num_threads: int) -> int:
     """Every part searches all columns for its first row, which should be little beside its own entries."""
-    num_threads = torch.get_num_threads()
     return max(num_threads, min(4 * num_threads, pattern.num_entries // (8 * pattern.num_columns + 1)))

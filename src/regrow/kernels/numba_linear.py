@@ -39,17 +39,18 @@ def _turn_in(source, step_sample, step_channel, present, target, width, num_chan
 
 @register_jitable
 def _turn(source, step_i, step_j, target, step, num_i, num_j):
-    """target[j, i] = source[i, j]; eight i at a time, so that a large power of two as step does not flush the cache."""
-    for begin in range(0, num_i, 8):
-        j = 0
-        if step_j == 1 and begin + 8 <= num_i:
-            while j + 8 <= num_j:
-                turn_square(ahead(source, begin * step_i + j), step_i, ahead(target, j * step + begin), step)
-                j += 8
-        while j < num_j:
-            for i in range(begin, min(begin + 8, num_i)):
+    """target[j, i] = source[i, j], in squares of 8 x 8; the last ones overlap those before where they must."""
+    if step_j == 1 and num_i >= 8 and num_j >= 8:
+        for i in range(0, num_i, 8):
+            begin_i = min(i, num_i - 8)
+            for j in range(0, num_j, 8):
+                begin_j = min(j, num_j - 8)
+                from_, to = ahead(source, begin_i * step_i + begin_j), ahead(target, begin_j * step + begin_i)
+                turn_square(from_, step_i, to, step)
+    else:
+        for j in range(num_j):
+            for i in range(num_i):
                 target[j * step + i] = source[i * step_i + j * step_j]
-            j += 1
 
 
 @register_jitable

@@ -26,11 +26,16 @@ def run(kernel: str, value: torch.dtype, index: torch.dtype, num_parts: int, arg
     entry = _entries().entry(kernel, value, index)
     job = array("q", [0, num_parts, *args])
     address, _ = job.buffer_info()
-    num_threads = torch.get_num_threads() if num_parts > 1 and work > _NUM_SMALL else 1
+    num_threads = num_threads_for(work) if num_parts > 1 else 1
     if num_threads == 1:
         entry(address)
     else:
         _on_threads()(entry, address, num_threads)
+
+
+def num_threads_for(work: int) -> int:
+    """How many threads are worth waking for about so many multiplications."""
+    return torch.get_num_threads() if work > _NUM_SMALL else 1
 
 
 @cache
