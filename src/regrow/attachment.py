@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -18,7 +19,14 @@ from regrow.storage.dense import DenseStorage
 from regrow.storage.expanding import leave_out_unfit, shared_values
 from regrow.storage.hashed import hash_weights
 from regrow.storage.meta import become_real, check_can_become_real
-from regrow.storage.pack_weights import Init, check_can_be_packed, check_packable, first_units, pack_weights
+from regrow.storage.pack_weights import (
+    Init,
+    Kernels,
+    check_can_be_packed,
+    check_packable,
+    first_units,
+    pack_weights,
+)
 from regrow.storage.packed_layers import packed_slots
 from regrow.units import Layer
 
@@ -33,6 +41,7 @@ def attach(
     seed: int = 0,
     storage: str = "dense",
     init: Init | None = None,
+    kernels: Kernels = "auto",
 ) -> Sparsifier:
     """Make a network sparse and keep it so while its optimizer trains it.
 
@@ -44,11 +53,13 @@ def attach(
     - `storage`: "dense" leaves weights where they are, with zeros; "packed" stores active ones only.
     - `init`: for packed layers on the meta device, whose weights never existed: a function (name, shape, n, generator)
       -> n values. By default they are drawn as torch draws the weights of linear and convolution layers.
+    - `kernels`: how packed layers compute on a CPU: "sparse" on their values alone, "dense" as dense ones for a moment,
+      or "auto", whichever is measured to be faster for each; that becomes part of `state_dict()`.
 
     Replaces no object of yours, with two exceptions: packed storage and Hashed put vectors of values in the place of
     the dense weights, in the model and in the optimizer. Nothing is changed if anything is wrong with the arguments.
     """
-    _check_arguments(model, optimizer, method, start, seed, storage)
+    _check_arguments(model, optimizer, method, start, seed, storage, kernels)
     is_packed = storage == "packed"
     if is_packed:
         check_can_be_packed(method)
@@ -65,7 +76,7 @@ def attach(
         return _attach_hashed(model, optimizer, method, units, parameters, start, seed)
     check_leaves_zeros_alone(optimizer, list(parameters))
     if is_packed:
-        return _attach_packed(model, optimizer, method, units, parameters, start, seed, init)
+        return _attach_packed(model, optimizer, method, units, parameters, start, seed, init, kernels)
 
     place = DenseStorage(units, parameters)
     budget = method.budget(sum(layer.num_weights for layer in units))
@@ -116,6 +127,7 @@ def _attach_packed(
     start: str | Mapping[str, Tensor],
     seed: int,
     init: Init | None,
+    kernels: Kernels,
 ) -> Sparsifier:
     check_packable(model, optimizer, layers, parameters)
     _check_first_values(parameters, start, init)
@@ -126,7 +138,7 @@ def _attach_packed(
     else:
         counts = _share(method.budget(sum(layer.num_weights for layer in layers)), layers, method)
     units = first_units(layers, parameters, counts, start, seed)
-    place = pack_weights(model, optimizer, layers, parameters, units, seed, init)
+    place = pack_weights(model, optimizer, layers, parameters, units, seed, init, kernels)
     become_real(model, optimizer, place.packs[0].values.device)
     if method.walks:
         place.fix_signs(seed)
@@ -155,7 +167,7 @@ def _first_topology(chunk: Chunk, counts: Sequence[int], start: str, place: Dens
 
 
 def _check_arguments(
-    model: object, optimizer: object, method: object, start: object, seed: object, storage: object
+    model: object, optimizer: object, method: object, start: object, seed: object, storage: object, kernels: object
 ) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -169,6 +181,8 @@ def _check_arguments(
         raise TypeError(f"seed must be a whole number, got {seed!r}")
     if storage not in ("dense", "packed"):
         raise ValueError(f'storage must be "dense" or "packed", got {storage!r}')
+    if kernels not in get_args(Kernels):
+        raise ValueError(f"kernels must be one of {get_args(Kernels)}, got {kernels!r}")
 
 
 def _check_not_attached(model: nn.Module, parameters: list[nn.Parameter]) -> None:

@@ -65,6 +65,8 @@ def check_positions(state: Mapping[str, Any], layers: Sequence[Layer]) -> None:
     """Refuse a state whose lists of positions and companions do not fit the layers one to one."""
     if "positions" not in state:
         raise ValueError("the state is one of dense storage; attach with storage='dense' to load it")
+    if not isinstance(state.get("kernels"), Mapping):
+        raise ValueError(_CONTRADICTS)
     if set(state["positions"]) != {layer.name for layer in layers}:
         raise ValueError("the state has other sparse layers; attach with the same layers")
     for layer in layers:

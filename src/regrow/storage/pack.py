@@ -1,6 +1,6 @@
 """A pack: the weights of a parameter group's sparse layers as one vector, and where each of them belongs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regrow.kernels.choose import Choices
 from regrow.storage.growth import Best, best_free
-from regrow.storage.places import Places
+from regrow.storage.places import Places, overwrite
 from regrow.units import Layer
 
 
@@ -17,12 +18,13 @@ class Pack:
     """Values, places and, in a step that grows by gradient, the best free places; shared by storage and modules.
 
     `wanted` says how many free places of each layer the next backward pass looks for, and `best` holds what the last
-    one found.
+    one found. `choices` remembers which layers are faster on their values alone.
     """
 
-    def __init__(self, values: nn.Parameter, places: Sequence[Places]) -> None:
+    def __init__(self, values: nn.Parameter, places: Sequence[Places], choices: Choices) -> None:
         self.values = values
         self.places = list(places)
+        self.choices = choices
         self.wanted = [0] * len(self.places)
         self.best: dict[int, Best] = {}
         self._made_for: tuple[Any, ...] = ()
@@ -57,9 +59,11 @@ class Pack:
         return self._pieces
 
     def take(self, places: Sequence[Places]) -> None:
-        """Take over other places for as many values."""
-        self.places = list(places)
-        self._made_for, self._pieces = (), ()
+        """Take over other places for as many values; in the same memory where nothing changes in size."""
+        has_moved = [new.count for new in places] != self.counts
+        self.places = [overwrite(old, new) for old, new in zip(self.places, places, strict=True)]
+        if has_moved:
+            self._made_for, self._pieces = (), ()
 
     def __getstate__(self) -> dict[str, Any]:
         """For copying and pickling; pieces are not leaves of autograd, and are made anew."""
@@ -123,12 +127,9 @@ class Slot:
         """How many free places to grow are looked for in the next backward pass."""
         return self.pack.wanted[self.number]
 
-    def look_for_growth(self, gradient: Tensor) -> None:
-        """Keep the best free places by a dense gradient of this layer."""
-        self.keep(best_free(self.places, [self.layer.flatten(gradient)], self.wanted))
-
-    def keep(self, best: Best) -> None:
-        self.pack.best[self.number] = best
+    def look_for_growth(self, gradients: Iterable[Tensor]) -> None:
+        """Keep the best free places by a gradient of this layer, in parts as `best_free` wants them."""
+        self.pack.best[self.number] = best_free(self.places, gradients, self.wanted)
 
 
 class _Expand(torch.autograd.Function):
@@ -143,7 +144,7 @@ class _Expand(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         ctx.slot.check_version(ctx.version)
         if ctx.slot.wanted:
-            ctx.slot.look_for_growth(gradient.detach())
+            ctx.slot.look_for_growth([ctx.slot.layer.flatten(gradient.detach())])
         collected: Tensor = _Collect.apply(gradient, ctx.slot)  # type: ignore[no-untyped-call]
         return collected, None
 

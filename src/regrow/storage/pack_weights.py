@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regrow import chance
+from regrow.kernels.choose import Choices
 from regrow.methods.method import Method
 from regrow.names import unwrap
 from regrow.optimizer_state import Constants, constant_state, put_in_place
@@ -23,6 +25,7 @@ from regrow.storage.unpacking import Group
 from regrow.units import Layer
 
 Init = Callable[[str, tuple[int, ...], int, torch.Generator], Tensor]
+Kernels = Literal["auto", "sparse", "dense"]
 _NAME = "packed_values"
 
 
@@ -78,11 +81,13 @@ def pack_weights(
     units: Sequence[Tensor],
     seed: int,
     init: Init | None,
+    kernels: Kernels,
 ) -> PackedStorage:
     """Put one vector of values in the place of each group's dense parameters; changes nothing if that cannot be."""
     model = unwrap(model)
     groups = _groups(model, optimizer, parameters)
     states = [_common_state(optimizer, [parameters[i] for i in group.layers]) for group in groups]
+    choices = Choices(None if kernels == "auto" else kernels)
     packs = []
     for group in groups:
         places, pieces = [], []
@@ -90,7 +95,7 @@ def pack_weights(
             own, order = places_of_units(layers[i], units[i])
             places.append(own)
             pieces.append(_first_values(layers[i], parameters[i], units[i].index_select(0, order), seed, i, init))
-        packs.append(Pack(nn.Parameter(torch.cat(pieces)), places))
+        packs.append(Pack(nn.Parameter(torch.cat(pieces)), places, choices))
     for group, pack, state in zip(groups, packs, states, strict=True):
         _hand_over(model, optimizer, [parameters[i] for i in group.layers], pack, group, state)
     return PackedStorage(model, packs, groups, seed)

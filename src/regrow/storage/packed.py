@@ -200,6 +200,7 @@ class PackedStorage:
         lasting = {kind: vectors for kind, vectors in self.companions.items() if kind != "gradient"}
         return {
             "masks": {},
+            "kernels": self.packs[0].choices.state(),
             "positions": {slot.layer.name: slot.places.logical().to(index_dtype(slot.layer)) for slot in self.slots},
             "companions": {kind: self._by_name(vectors) for kind, vectors in lasting.items()},
         }
@@ -221,6 +222,7 @@ class PackedStorage:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over topology and companions; values come with the model's own state."""
         self._seed = state["seed"]
+        self.packs[0].choices.load(state["kernels"])
         for pack, group in zip(self.packs, self._groups, strict=True):
             given = [(self.layers[i], state["positions"][self.layers[i].name]) for i in group.layers]
             pack.take([places_of_logical(layer, logical.to(pack.values.device).long()) for layer, logical in given])
