@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from regrow.atomic import write_atomically
 from regrow.names import clean, unwrap
-from regrow.packed_files import fill, names_of_vectors, positions_in, values_and_bits
+from regrow.packed_files import Part, fill, names_of_vectors, positions_in, values_and_bits
 from regrow.sparsifier import Sparsifier, sparsifiers_of
 from regrow.storage.pack import Slot
 from regrow.storage.packed_layers import packed_slots
@@ -118,19 +118,21 @@ def _load_packed(path: str | os.PathLike[str], model: nn.Module) -> None:
         aliases = _json(file.metadata() or {}, "aliases", path)
         state = {key: file.get_tensor(key) for key in file.keys() if not key.startswith((_VALUES, _MASK))}  # noqa: SIM118
         parts = {}
-        for name, (shape, _) in shapes.items():
+        for name, (shape, dtype) in shapes.items():
             positions, values = positions_in(file.get_tensor(_MASK + name)), file.get_tensor(_VALUES + name)
             if len(positions) != len(values) or (len(positions) and int(positions[-1]) >= prod(shape)):
                 raise _bad(path, f"the mask of {name} does not count {len(values)} values")
-            parts[name] = (values, positions)
+            parts[name] = Part(tuple(shape), values.to(dtype), positions)
     for name, other in aliases.items():
         (parts if other in parts else state)[name] = (parts if other in parts else state)[other]
+    strange = set(parts) - set(packed_slots(model))
+    state |= {name: parts.pop(name).dense() for name in strange}
     own_names = {clean(name): name for name in model.state_dict()}
     state = {own_names.get(name, name): tensor for name, tensor in state.items()}
     missing = set(own_names.values()) - set(state) - names_of_vectors(model)
     if missing:
         raise _bad(path, f"it has no {sorted(missing)[0]}")
-    fill(model, {name: shape for name, (shape, _) in shapes.items()}, parts)
+    fill(model, parts)
     model.load_state_dict(state, strict=False)
 
 

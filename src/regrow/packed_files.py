@@ -1,6 +1,8 @@
 """Packed models in files: the same files as those of dense storage, made without the dense tensors."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
@@ -52,15 +54,28 @@ def positions_in(bits: Tensor) -> Tensor:
     return torch.from_numpy((where[:, None] * 8 + np.arange(8))[set_bits])
 
 
-def fill(model: nn.Module, shapes: Mapping[str, list[int]], parts: Mapping[str, tuple[Tensor, Tensor]]) -> None:
-    """Take over values and positions, in the order of the tensors' own indices, for all packed layers of a model."""
+@dataclass(frozen=True)
+class Part:
+    """A sparse tensor as a file has it: values and positions in the order of its own indices."""
+
+    shape: tuple[int, ...]
+    values: Tensor
+    positions: Tensor
+
+    def dense(self) -> Tensor:
+        flat = self.values.new_zeros(prod(self.shape))
+        return flat.index_copy_(0, self.positions, self.values).view(self.shape)
+
+
+def fill(model: nn.Module, parts: Mapping[str, Part]) -> None:
+    """Take over values and positions for all packed layers of a model."""
     slots = packed_slots(model)
-    if set(parts) != set(slots) or any(tuple(shapes[name]) != slot.layer.shape for name, slot in slots.items()):
+    if set(parts) != set(slots) or any(parts[name].shape != slot.layer.shape for name, slot in slots.items()):
         raise ValueError("the sparse layers of the file are not the packed ones of the model; attach with the same")
     packs = {id(slot.pack): slot.pack for slot in slots.values()}
     for pack in packs.values():
         own = {slot.number: parts[name] for name, slot in slots.items() if slot.pack is pack}
-        given = sum(len(values) for values, _ in own.values())
+        given = sum(len(part.values) for part in own.values())
         if given != len(pack.values):
             raise ValueError(
                 f"the file has {given:,} active weights where the model has room for {len(pack.values):,}; attach "
@@ -70,15 +85,15 @@ def fill(model: nn.Module, shapes: Mapping[str, list[int]], parts: Mapping[str, 
 
 
 @torch.no_grad()
-def _fill(pack: Pack, parts: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+def _fill(pack: Pack, parts: Mapping[int, Part]) -> None:
     device = pack.values.device
     places, pieces = [], []
     for number, old in enumerate(pack.places):
-        values, positions = parts[number]
-        units = renumber(positions.to(device), old.layer.shape, logical_order(old.layer), old.layer.unit_dims)
+        part = parts[number]
+        units = renumber(part.positions.to(device), old.layer.shape, logical_order(old.layer), old.layer.unit_dims)
         own, order = places_of_units(old.layer, units)
         places.append(own)
-        pieces.append(values.to(device).index_select(0, order))
+        pieces.append(part.values.to(device).index_select(0, order))
     pack.values.copy_(torch.cat(pieces))
     pack.take(places)
     for sparse in sparsifiers_of([pack.values]):

@@ -140,8 +140,7 @@ class _Layer(torch.autograd.Function):
             dx, gradient = backward(ctx, x, values, dy)
             if gradient is not None:
                 dvalues = _take(gradient, slot)
-        dbias = dy.sum([dim for dim in range(dy.ndim) if dim != _channel_dim(dy, how)]) if needs_bias else None
-        return dx, dvalues if needs_values else None, dbias, None, None, None
+        return dx, dvalues if needs_values else None, _sum(dy, how) if needs_bias else None, None, None, None
 
 
 def _linear_backward(ctx: Any, x: Tensor, values: Tensor, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -174,5 +173,6 @@ def _pattern(slot: Slot) -> Any:
     return slot.places.pattern
 
 
-def _channel_dim(dy: Tensor, how: Convolution | None) -> int:
-    return dy.ndim - 1 if how is None else 1
+def _sum(dy: Tensor, how: Convolution | None) -> Tensor:
+    """The gradient of a bias."""
+    return dy.reshape(-1, dy.shape[-1]).sum(0) if how is None else dy.transpose(0, 1).flatten(1).sum(1)

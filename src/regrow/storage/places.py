@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -113,6 +114,14 @@ class PatternPlaces(Places):
     def device(self) -> torch.device:
         return self.pattern.rows.device
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickling, which torch has not learnt for 2-byte unsigned numbers (2.13)."""
+        return places_of_stored, (self.layer, self.stored())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PatternPlaces":
+        """The same, which nobody changes."""
+        return self
+
     def stored(self) -> Tensor:
         pattern = self.pattern
         columns = torch.arange(pattern.num_columns).repeat_interleave(pattern.col_starts.diff(), output_size=self.count)
@@ -120,7 +129,7 @@ class PatternPlaces(Places):
 
     def spread(self, values: Tensor) -> Tensor:
         if values.dtype in KERNEL_DTYPES:
-            return densify(self.pattern, values).view(self.layer.shape)
+            return densify(self.pattern, values.contiguous()).view(self.layer.shape)
         flat = values.new_zeros(self.layer.num_weights).index_copy_(0, self.logical(), values)
         return flat.view(self.layer.shape)
 
