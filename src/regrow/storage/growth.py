@@ -32,22 +32,39 @@ def best_free(places: Places, gradients: Iterable[Tensor], count: int) -> Best:
     """
     active, _ = places.in_row_order()
     count = min(count, places.layer.num_units - len(active))
-    found, lowness = active.new_empty(0), torch.empty(0, device=active.device)
-    extreme = torch.zeros((), device=active.device)
-    listed, begin = Listed(active), 0
+    listed, begin, extremes = Listed(active), 0, []
+    lowest = _Lowest(count)
     for tile in (tile for part in gradients for tile in torch.split(part, _TILE)):
-        low = tile.abs().neg_()
-        low = low if low.dtype == torch.float64 else low.float()
-        extreme = torch.maximum(extreme, -low.amin())
-        low = low.index_fill_(0, listed.within(begin, begin + len(tile)) - begin, torch.inf)
-        new = _better(low, lowness, count)
-        found = torch.cat([found, new + begin])
-        lowness = torch.cat([lowness, low.index_select(0, new)])
-        if len(found) > count:
-            kept = k_smallest(lowness, count)
-            found, lowness = found.index_select(0, kept), lowness.index_select(0, kept)
+        low = _wide(tile).abs().neg_()
+        extremes.append(low.amin())
+        low.index_fill_(0, listed.within(begin, begin + len(tile)) - begin, torch.inf)
+        lowest.look_at(low, begin)
         begin += len(tile)
-    return Best(found, -lowness, extreme)
+    found, low = lowest.result()
+    return Best(found, -low, torch.stack(extremes).amin().neg())
+
+
+class _Lowest:
+    """The `count` lowest numbers of tiles that come one after another; among equal ones those that come first."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._bound: float | Tensor = torch.inf
+        self._found: list[tuple[Tensor, Tensor]] = []
+        self._num_found = 0
+
+    def look_at(self, numbers: Tensor, begin: int) -> None:
+        places = positions_of(numbers < self._bound)
+        self._found.append((places + begin, numbers.index_select(0, places)))
+        self._num_found += len(places)
+        if self._num_found > 2 * self._count:  # not every time, since few tiles change much
+            kept = self.result()
+            self._found, self._num_found, self._bound = [kept], len(kept[0]), kept[1].amax()
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        places, numbers = (torch.cat(parts) for parts in zip(*self._found, strict=True))
+        kept = k_smallest(numbers, min(self._count, len(numbers)))
+        return places.index_select(0, kept), numbers.index_select(0, kept)
 
 
 def gradient_tiles(layer: Layer, x: Tensor, dy: Tensor, how: Convolution | None) -> Iterator[Tensor]:
@@ -91,9 +108,5 @@ def no_gradient(places: Places, count: int) -> Best:
     return Best(first, torch.zeros(len(first), device=first.device), torch.zeros((), device=first.device))
 
 
-def _better(low: Tensor, so_far: Tensor, count: int) -> Tensor:
-    """Entries that may be among the `count` lowest, given those found in earlier tiles."""
-    if len(so_far) < count:
-        free = int((low < torch.inf).count_nonzero())
-        return k_smallest(low, min(count, free))
-    return positions_of(low < so_far.amax())
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from regrow.select import positions_of
+from regrow.select import ascending, positions_of
 from regrow.units import Layer
 
 
@@ -63,9 +63,9 @@ def exchange(stored: Tensor, gone: Tensor, come: Tensor) -> tuple[Tensor, Tensor
     (tensor([2, 3, 7, 9]), tensor([ 0, -1,  2, -1]))
     """
     stays = torch.ones_like(stored, dtype=torch.bool)
-    stays[torch.searchsorted(stored, gone)] = False
+    stays[torch.searchsorted(stored, ascending(gone))] = False  # in order, or the search would miss the cache
     survivors = positions_of(stays)
-    kept, come = stored.index_select(0, survivors), come.sort().values
+    kept, come = stored.index_select(0, survivors), ascending(come)
     arrivals = torch.searchsorted(kept, come) + torch.arange(len(come), device=come.device)
     is_new = torch.zeros(len(kept) + len(come), dtype=torch.bool, device=stored.device).index_fill_(0, arrivals, True)
     places = stored.new_empty(len(is_new)).masked_scatter_(is_new, come)
