@@ -14,6 +14,7 @@ from torch import Tensor
 from regrow import rewiring
 from regrow.methods.method import Memory, Method
 from regrow.row import Stretch, Tally, cut_into_chunks
+from regrow.stretches import FlaggedStretch
 from regrow.units import Granularity, Layer, cut
 
 CPU = torch.device("cpu")
@@ -39,7 +40,7 @@ class Row:
         return [self._stretch(chunk) for chunk in cut_into_chunks(self.layers, [CPU] * len(self.layers), limit)]
 
     def _stretch(self, chunk) -> Stretch:
-        return Stretch(
+        return FlaggedStretch(
             chunk=chunk,
             active=torch.cat(list(chunk.of(self.active))),
             counts=chunk.of(self.counts),

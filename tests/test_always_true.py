@@ -23,6 +23,11 @@ OPTIMIZERS = {
 }
 
 
+def can_be_packed(method):
+    needs_all_places = not method.keeps_budget or method.shares_values or method.gradient_memory
+    return method.granularity == "weight" and not needs_all_places
+
+
 @st.composite
 def methods(draw):
     cls = regrow.METHODS[draw(st.sampled_from(sorted(regrow.METHODS)))]
@@ -71,8 +76,11 @@ def networks(draw):
     optimizer=st.sampled_from(sorted(OPTIMIZERS)),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
     seed=st.integers(0, 2**32),
+    storage=st.sampled_from(["dense", "packed"]),
 )
-def test_budget_zeros_and_clean_growth_after_every_step(network, method, optimizer, dtype, seed):
+def test_budget_zeros_and_clean_growth_after_every_step(network, method, optimizer, dtype, seed, storage):
+    if storage == "packed" and not can_be_packed(method):
+        storage = "dense"
     network = network.to(dtype)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -82,7 +90,7 @@ def test_budget_zeros_and_clean_growth_after_every_step(network, method, optimiz
     trainer = OPTIMIZERS[optimizer](network.parameters())
     sizes = [p.numel() for name, p in network.named_parameters() if name.endswith("weight")]
     try:
-        sparse = regrow.attach(network, trainer, method, seed=seed)
+        sparse = regrow.attach(network, trainer, method, seed=seed, storage=storage)
     except ValueError as error:
         if "cannot leave one unit in each" not in str(error):
             raise
@@ -102,16 +110,13 @@ def test_budget_zeros_and_clean_growth_after_every_step(network, method, optimiz
 
 
 def _check_record(sparse, network, trainer, before, record):
-    parameters = dict(network.named_parameters())
+    dense = sparse._storage.dense_tensors(trainer)
     sizes = {layer.name: layer.unit_size for layer in sparse._storage.layers}
     for name, mask in sparse.masks().items():
         came, went = mask & ~before[name], before[name] & ~mask
         assert int(went.sum()) == record.pruned[name] * sizes[name], "a just-pruned unit returned"
         assert int(came.sum()) == record.grown[name] * sizes[name]
-        assert (parameters[name][came] == 0).all()
-        for value in trainer.state[parameters[name]].values():
-            if isinstance(value, torch.Tensor) and value.shape == mask.shape:
-                assert (value[came] == 0).all()
+        assert all((tensor[came] == 0).all() for tensor in dense[name])
 
 
 @pytest.mark.parametrize("granularity", ["weight", "kernel", "channel"])
@@ -122,8 +127,17 @@ def test_every_method_conforms(name, granularity):
     check_method(regrow.METHODS[name](sparsity=0.8, granularity=granularity))
 
 
-def test_deepr_across_layers_conforms():
-    check_method(regrow.DeepR(sparsity=0.8, scope="network", temperature=1e-4))
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+def test_deepr_across_layers_conforms(storage):
+    check_method(regrow.DeepR(sparsity=0.8, scope="network", temperature=1e-4), storage=storage)
+
+
+@pytest.mark.parametrize("name", sorted(regrow.METHODS))
+def test_every_method_that_can_be_packed_conforms_there_too(name):
+    method = regrow.METHODS[name](sparsity=0.8)
+    if not can_be_packed(method):
+        pytest.skip("needs an entry for every place")
+    check_method(method, storage="packed")
 
 
 def test_the_conformance_suite_catches_a_method_that_grows_too_little():

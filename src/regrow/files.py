@@ -22,7 +22,10 @@ from torch import Tensor, nn
 
 from regrow.atomic import write_atomically
 from regrow.names import clean, unwrap
+from regrow.packed_files import Part, fill, names_of_vectors, positions_in, values_and_bits
 from regrow.sparsifier import Sparsifier, sparsifiers_of
+from regrow.storage.pack import Slot
+from regrow.storage.packed_layers import packed_slots
 from regrow.summary import LayerInfo, summarise
 
 _FORMAT = "1"
@@ -62,7 +65,10 @@ def save(
     if values is not None and values not in _DTYPES:
         raise ValueError(f"values must be one of {', '.join(map(repr, _DTYPES))} or None, got {values!r}")
     tensors, aliases = _tensors_of(model)
-    masks = _nonzeros(tensors) if sparse is None else _masks_of(sparse, tensors)
+    packed = _packed_of(model, aliases)
+    if sparse is not None and packed and set(packed) != {layer.name for layer in sparse.layers}:
+        raise ValueError("the model is packed, but not by this sparsifier; pass the one that belongs to it")
+    masks = _nonzeros(tensors) if sparse is None else {} if packed else _masks_of(sparse, tensors)
     stored: dict[str, Tensor] = {}
     shapes: dict[str, dict[str, Any]] = {}
     for name, tensor in tensors.items():
@@ -70,10 +76,14 @@ def save(
             is_part = tensor.untyped_storage().nbytes() != tensor.nbytes
             stored[name] = tensor.clone() if is_part else tensor.contiguous()
             continue
-        active = tensor[masks[name]]
-        stored[_VALUES + name] = active if values is None else active.to(_DTYPES[values])
-        stored[_MASK + name] = _pack(masks[name])
+        stored[_VALUES + name], stored[_MASK + name] = tensor[masks[name]], _pack(masks[name])
         shapes[name] = {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+    for name, slot in packed.items():
+        active, stored[_MASK + name] = values_and_bits(slot)
+        stored[_VALUES + name] = active
+        shapes[name] = {"shape": list(slot.layer.shape), "dtype": str(active.dtype).removeprefix("torch.")}
+    if values is not None:
+        stored |= {key: tensor.to(_DTYPES[values]) for key, tensor in stored.items() if key.startswith(_VALUES)}
     metadata = {"regrow": _FORMAT, "sparse": json.dumps(shapes), "torch": torch.__version__}
     if aliases:
         metadata["aliases"] = json.dumps(aliases)
@@ -84,14 +94,46 @@ def save(
 
 
 def load(path: str | os.PathLike[str], model: nn.Module) -> dict[str, Tensor]:
-    """Fill a plain model from a file; gives the masks of its sparse layers, e.g. for `attach(..., start=masks)`."""
+    """Fill a model from a file.
+
+    A plain one gets dense weights; what comes back are the masks of its sparse layers, e.g. for `attach(...,
+    start=masks)`. A packed one, attached before with the same budget, gets the file's topology with the values, and
+    nothing comes back.
+    """
     model = unwrap(model)
+    if packed_slots(model):
+        _load_packed(path, model)
+        return {}
     if any(sparse.masks() for sparse in sparsifiers_of(list(model.parameters()))):
         raise ValueError("the model is attached to a sparsifier; load first, then attach(..., start=masks)")
     state, masks = _read(path)
     own_names = {clean(name): name for name in model.state_dict()}
     model.load_state_dict({own_names.get(name, name): tensor for name, tensor in state.items()})
     return masks
+
+
+def _load_packed(path: str | os.PathLike[str], model: nn.Module) -> None:
+    with _open(path) as file:
+        shapes, _ = _check(file, path)
+        aliases = _json(file.metadata() or {}, "aliases", path)
+        state = {key: file.get_tensor(key) for key in file.keys() if not key.startswith((_VALUES, _MASK))}  # noqa: SIM118
+        parts = {}
+        for name, (shape, dtype) in shapes.items():
+            positions, values = positions_in(file.get_tensor(_MASK + name)), file.get_tensor(_VALUES + name)
+            if len(positions) != len(values) or (len(positions) and int(positions[-1]) >= prod(shape)):
+                raise _bad(path, f"the mask of {name} does not count {len(values)} values")
+            parts[name] = Part(tuple(shape), values.to(dtype), positions)
+    for name, other in aliases.items():
+        (parts if other in parts else state)[name] = (parts if other in parts else state)[other]
+    strange = set(parts) - set(packed_slots(model))
+    state |= {name: parts.pop(name).dense() for name in strange}
+    own_names = {clean(name): name for name in model.state_dict()}
+    state = {own_names.get(name, name): tensor for name, tensor in state.items()}
+    missing = set(own_names.values()) - set(state) - names_of_vectors(model)
+    if missing:
+        raise _bad(path, f"it has no {sorted(missing)[0]}")
+    fill(model, parts)
+    model.load_state_dict(state, strict=False)
 
 
 def load_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -117,8 +159,11 @@ def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     seen: dict[tuple[int, torch.Size], str] = {}
+    vectors = names_of_vectors(model)
     for key, value in unwrap(model).state_dict().items():
         name = clean(key)
+        if key in vectors:
+            continue
         if not isinstance(value, Tensor):
             raise ValueError(f"{name} in the model's state is no tensor but {type(value).__name__}; it cannot be saved")
         if name.startswith((_VALUES, _MASK)):
@@ -130,6 +175,19 @@ def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
         seen[place] = name
         tensors[name] = value.detach().cpu()
     return tensors, aliases
+
+
+def _packed_of(model: nn.Module, aliases: dict[str, str]) -> dict[str, Slot]:
+    """The packed layers of a model, each once; further names of tied ones go to the aliases."""
+    packed: dict[str, Slot] = {}
+    seen: dict[tuple[int, int], str] = {}
+    for name, slot in packed_slots(model).items():
+        first = seen.setdefault((id(slot.pack), slot.number), name)
+        if first == name:
+            packed[name] = slot
+        else:
+            aliases[name] = first
+    return packed
 
 
 def _masks_of(sparse: Sparsifier, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

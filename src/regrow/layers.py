@@ -15,7 +15,11 @@ _ATTENTION_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v
 
 
 def choose_layers(
-    model: nn.Module, optimizer: Optimizer, selection: Selection, granularity: Granularity
+    model: nn.Module,
+    optimizer: Optimizer,
+    selection: Selection,
+    granularity: Granularity,
+    may_be_meta: bool = False,
 ) -> list[tuple[Layer, nn.Parameter]]:
     """The sparse layers of a model with their parameters, in the order of `model.named_parameters()`.
 
@@ -39,7 +43,7 @@ def choose_layers(
     if not names:
         raise ValueError("the model has no layer to make sparse that trains; name some with layers=[...]")
     for name in names:
-        _check_exists(name, trained[name])
+        _check_exists(name, trained[name], may_be_meta)
     output_dims = _output_dims(model)
     chosen = []
     for name in names:
@@ -100,10 +104,11 @@ def _output_dims(model: nn.Module) -> dict[int, int | None]:
     }
 
 
-def _check_exists(name: str, parameter: nn.Parameter) -> None:
-    if parameter.device.type == "meta":
+def _check_exists(name: str, parameter: nn.Parameter, may_be_meta: bool) -> None:
+    if parameter.is_meta and not may_be_meta:
         raise ValueError(
-            f"{name} is on the meta device and has no values; move it with model.to_empty(device=...) first"
+            f"{name} is on the meta device and has no values; move it with model.to_empty(device=...) first, or use "
+            "storage='packed'"
         )
     if parameter.layout != torch.strided or parameter.numel() == 0:
         raise ValueError(f"{name} is not an ordinary tensor with at least one weight; leave it out of layers")

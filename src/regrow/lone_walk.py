@@ -62,7 +62,7 @@ class LoneWalk:
     def _act(self) -> None:
         assert self._walk is not None
         rate = {id(p): group["lr"] for group in self._optimizer.param_groups for p in group["params"]}
-        self._storage.walk_alone(self._walk, [rate[id(p)] for p in self._storage.parameters])
+        self._walk.step([rate[id(p)] for p in self._storage.parameters])
         self._storage.zero_inactive(self._optimizer)
 
     def _announce(self, step: int) -> None:

@@ -37,6 +37,11 @@ def constant_state(optimizer: Optimizer, parameter: Tensor) -> Constants:
     each, rest = {}, {}
     for name, value in optimizer.state.get(parameter, {}).items():
         if isinstance(value, Tensor) and value.shape == parameter.shape:
+            if value.is_meta:
+                raise ValueError(
+                    f"{type(optimizer).__name__} keeps {name!r} from the start, and a parameter on the meta device has "
+                    "none; use another optimizer, or real weights"
+                )
             each[name] = value.reshape(-1)[:1].reshape(()).clone()
             if not bool((value == each[name]).all()):
                 raise ValueError(
@@ -76,8 +81,9 @@ def check_leaves_zeros_alone(optimizer: Optimizer, parameters: list[Tensor]) -> 
 def _try_on_toy(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> str | None:
     """What goes wrong in three steps on a small sparse matrix."""
     # A pattern that does not fall apart into blocks, or an optimizer that mixes rows and columns could pass.
-    active = torch.tensor([[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1]], device=like.device).bool()
-    values = torch.arange(16, dtype=like.dtype, device=like.device).view(4, 4)
+    device = torch.get_default_device() if like.is_meta else like.device
+    active = torch.tensor([[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1]], device=device).bool()
+    values = torch.arange(16, dtype=like.dtype, device=device).view(4, 4)
     toy = torch.nn.Parameter(values.sin() * active)
     trial = _fresh_copy(optimizer, group, toy, like)
     for step in range(3):

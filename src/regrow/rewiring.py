@@ -24,12 +24,21 @@ class Plan:
     memory: Memory
 
 
-def plan(method: Method, stretches: Sequence[Stretch], tally: Tally, step: int, seed: int, memory: Memory) -> Plan:
-    """Apply a method's rules to the row."""
+def plan(
+    method: Method,
+    stretches: Sequence[Stretch],
+    tally: Tally,
+    step: int,
+    seed: int,
+    memory: Memory,
+    groups: Sequence[Sequence[int]] | None = None,
+) -> Plan:
+    """Apply a method's rules to the row; `groups` of layers, if there are several, each keep what they hold."""
+    groups = groups if groups is not None and len(groups) > 1 else None
     num_gone = method.how_many_go(tally, step)
     chosen = [method.which_go(stretch, stretch.chunk.of(num_gone), memory) for stretch in stretches]
-    gone, tally = _settle(method, stretches, chosen, tally)
-    grown = method.how_many_come(tally, stretches, chance.key(seed, step, len(tally.pruned)))
+    gone, tally = _settle(method, stretches, chosen, tally, groups)
+    grown = _allot(method, stretches, tally, chance.key(seed, step, len(tally.pruned)), groups)
     come = [
         method.which_come(stretch, stretch.chunk.of(grown), chance.key(seed, step))
         if any(stretch.chunk.of(grown))
@@ -39,8 +48,25 @@ def plan(method: Method, stretches: Sequence[Stretch], tally: Tally, step: int, 
     return Plan(gone, come, list(tally.pruned), grown, method.next_memory(memory, tally))
 
 
+def _allot(
+    method: Method, stretches: Sequence[Stretch], tally: Tally, key: int, groups: Sequence[Sequence[int]] | None
+) -> list[int]:
+    if groups is None:
+        return method.how_many_come(tally, stretches, key)
+    grown = [0] * len(tally.active)
+    for number, group in enumerate(groups):
+        shares = method.how_many_come(tally.of(group), stretches, chance.key(key, number))
+        for i, share in zip(group, shares, strict=True):
+            grown[i] = share
+    return grown
+
+
 def _settle(
-    method: Method, stretches: Sequence[Stretch], chosen: Sequence[Gone], tally: Tally
+    method: Method,
+    stretches: Sequence[Stretch],
+    chosen: Sequence[Gone],
+    tally: Tally,
+    groups: Sequence[Sequence[int]] | None,
 ) -> tuple[list[Tensor], Tally]:
     """Positions that really go, and their tally: no layer empties, and all that goes has a place to return."""
     limits = [active - 1 for active in tally.active]
@@ -57,23 +83,25 @@ def _settle(
         gone.append(positions)
         pruned += counts
     tally = replace(tally, pruned=tuple(pruned))
-    return (gone, tally) if method.regrows_in_place else _fit_into_room(stretches, gone, tally)
+    return (gone, tally) if method.regrows_in_place else _fit_into_room(stretches, gone, tally, groups)
 
 
-def _fit_into_room(stretches: Sequence[Stretch], gone: list[Tensor], tally: Tally) -> tuple[list[Tensor], Tally]:
-    """Spare the largest where more weights would go than the network has free places for."""
-    room = sum(map(mul, tally.free, tally.unit_sizes))
-    excess = tally.open_weights - room
-    if excess <= 0:
+def _fit_into_room(
+    stretches: Sequence[Stretch], gone: list[Tensor], tally: Tally, groups: Sequence[Sequence[int]] | None
+) -> tuple[list[Tensor], Tally]:
+    """Spare the largest where more weights would go than the network, or a group of layers, has free places for."""
+    parts = [(range(len(tally.active)), tally)] if groups is None else [(group, tally.of(group)) for group in groups]
+    excesses = [part.open_weights - sum(map(mul, part.free, part.unit_sizes)) for _, part in parts]
+    if max(excesses) <= 0:
         return gone, tally
-    magnitude = torch.cat(
-        [s.values().index_select(0, some).abs().cpu() for s, some in zip(stretches, gone, strict=True)]
-    )
-    sizes = torch.tensor(tally.unit_sizes).repeat_interleave(torch.tensor(tally.pruned))
-    largest_first = magnitude.argsort(descending=True, stable=True)
-    freed_before = sizes[largest_first].cumsum(0) - sizes[largest_first]
+    magnitude = torch.cat([s.magnitude_at(some).cpu() for s, some in zip(stretches, gone, strict=True)])
+    layer_of = torch.arange(len(tally.pruned)).repeat_interleave(torch.tensor(tally.pruned))
     goes = torch.ones_like(magnitude, dtype=torch.bool)
-    goes[largest_first[freed_before < excess]] = False
+    for (group, _), excess in zip(parts, excesses, strict=True):
+        ours = torch.isin(layer_of, torch.tensor(group)).nonzero().flatten()
+        largest_first = ours[magnitude[ours].argsort(descending=True, stable=True)]
+        sizes = torch.tensor(tally.unit_sizes)[layer_of[largest_first]]
+        goes[largest_first[sizes.cumsum(0) - sizes < excess]] = False
     kept = [
         some[flags.to(some.device)]
         for some, flags in zip(gone, torch.split(goes, [len(some) for some in gone]), strict=True)

@@ -1,6 +1,7 @@
 """The row: all units of all sparse tensors laid end to end, walked in chunks of whole layers."""
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -91,37 +92,65 @@ def cut_into_chunks(
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A chunk at the moment of a rewiring, as the rules see it.
+class Listed:
+    """A topology as the ascending positions of its active units, where flags for all places would be too many."""
 
-    `active` flags its units and `counts` says how many are active in each layer. The rest is made when it is asked for,
-    with an entry for each unit, active or not, and not kept, because it is large: `pieces`, the weights of each layer
-    (for coarse units their mean magnitudes), flat, and mostly views; `signs`, the side of zero each unit belongs to
-    (true: positive) where a method fixes it; `scores`, what growth goes by, a tensor of its own that may be changed.
-    """
+    positions: Tensor
+
+    def within(self, begin: int, end: int) -> Tensor:
+        """The positions from `begin` up to `end`."""
+        bounds = torch.tensor([begin, end], device=self.positions.device)
+        first, last = torch.searchsorted(self.positions, bounds).tolist()
+        return self.positions[first:last]
+
+
+Active = Tensor | Listed
+"""Which units of a stretch are active: a flag for each, or a list."""
+
+
+def is_active(active: Active, places: Tensor) -> Tensor:
+    """Whether the units at some places are active."""
+    if isinstance(active, Tensor):
+        return active.index_select(0, places)
+    if not len(active.positions):
+        return torch.zeros_like(places, dtype=torch.bool)
+    at = torch.searchsorted(active.positions, places).clamp_(max=len(active.positions) - 1)
+    return active.positions.index_select(0, at) == places
+
+
+class Stretch(ABC):
+    """A chunk at the moment of a rewiring, as the rules see it; `counts` says how many are active in each layer."""
 
     chunk: Chunk
-    active: Tensor
+    active: Active
     counts: tuple[int, ...]
-    pieces: Callable[[], Sequence[Tensor]]
-    signs: Callable[[], Tensor]
-    scores: Callable[[], Tensor]
 
-    def values(self) -> Tensor:
-        """The weights of all layers in one; refused if they are not finite."""
-        row = self.chunk.join(self.pieces())
-        check_finite(row, self.chunk.layers, "weights")
-        return row
-
-    @cached_property
+    @property
+    @abstractmethod
     def positions(self) -> Tensor:
         """Where the active units are, ascending."""
-        return positions_of(self.active)
 
-    @cached_property
+    @property
+    @abstractmethod
     def weights(self) -> Tensor:
-        """The values of the active units."""
-        return self.values().index_select(0, self.positions)
+        """The values of the active units (of coarse ones the mean magnitude); refused if they are not finite."""
+
+    @property
+    @abstractmethod
+    def sides(self) -> Tensor:
+        """The side of zero each active unit belongs to (true: positive), where a method fixes it."""
+
+    @abstractmethod
+    def below(self, bound: float) -> tuple[Tensor, list[int]]:
+        """Where the active units of magnitude less than a bound are, ascending, and how many of each layer."""
+
+    @abstractmethod
+    def best_free(self, wanted: Sequence[int]) -> Tensor:
+        """The free places of each layer with the largest scores; among equal ones those that come first."""
+
+    @abstractmethod
+    def mean_scores(self) -> list[float]:
+        """The mean growth score of each layer's active units."""
 
     @cached_property
     def magnitude(self) -> Tensor:
@@ -131,18 +160,22 @@ class Stretch:
         """The positions of some of the active units."""
         return self.positions.index_select(0, positions_of(flags))
 
+    def magnitude_at(self, positions: Tensor) -> Tensor:
+        """The magnitude of the active units at some positions."""
+        return self.magnitude.index_select(0, torch.searchsorted(self.positions, positions))
+
     @property
     def free(self) -> list[int]:
         return [layer.num_units - count for layer, count in zip(self.chunk.layers, self.counts, strict=True)]
 
 
-def check_finite(values: Tensor, layers: Sequence[Layer], what: str) -> None:
-    """Refuse to go on with NaN or inf, naming the layer."""
+def check_finite(values: Tensor, layers: Sequence[Layer], lengths: Sequence[int], what: str) -> None:
+    """Refuse to go on with NaN or inf, naming the layer; `lengths` says how many of the values belong to each."""
     # On a GPU one launch; on a CPU the other way is many times faster.
     extremes = [torch.linalg.vector_norm(values, torch.inf)] if values.is_cuda else list(values.aminmax())
     if all(isfinite(float(extreme)) for extreme in extremes):
         return
-    parts = zip(layers, torch.split(values, [layer.num_units for layer in layers]), strict=True)
+    parts = zip(layers, torch.split(values, list(lengths)), strict=True)
     name = next(layer.name for layer, part in parts if not bool(part.isfinite().all()))
     raise ValueError(f"cannot rewire: {name} has {what} that are not finite; lower the learning rate or clip gradients")
 
@@ -170,6 +203,16 @@ class Tally:
     @cached_property
     def survivors(self) -> list[int]:
         return [active - pruned for active, pruned in zip(self.active, self.pruned, strict=True)]
+
+    def of(self, layers: Sequence[int]) -> "Tally":
+        """Some of the layers, whose budget is what they hold."""
+
+        def pick(numbers: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(numbers[i] for i in layers)
+
+        sizes, active = pick(self.unit_sizes), pick(self.active)
+        held: int = sum(map(mul, active, sizes))
+        return Tally(sizes, pick(self.num_units), active, pick(self.goal), held, pick(self.pruned))
 
     @cached_property
     def open_weights(self) -> int:

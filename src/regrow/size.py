@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from regrow.names import named_parameters, unwrap
-from regrow.storage.expanding import shared_values
+from regrow.storage.expanding import expanders_of, shared_values
+from regrow.storage.pack import Slot
+from regrow.storage.packed_layers import packed_slots
 
 
 @dataclass(frozen=True)
@@ -36,18 +38,28 @@ class Size:
 def size_of(model: nn.Module, masks: Mapping[str, Tensor]) -> Size:
     """The size of a model whose sparse layers have these masks, e.g. `sparsifier.masks()`; {} for one that has none.
 
+    A packed model knows what is active in it, and needs none.
+
     >>> size_of(nn.Linear(10, 10), {"weight": torch.eye(10).bool()})
     Size(dense=10, active=10, positions=100)
     """
     parameters = dict(named_parameters(model))
-    unknown = [name for name in masks if name not in parameters]
+    packed = packed_slots(model)
+    unknown = [name for name in masks if name not in parameters and name not in packed]
     if unknown:
         raise ValueError(f"the model has no parameter {unknown[0]!r}; are the masks of another model?")
+    masks = {name: mask for name, mask in masks.items() if name not in packed}
     positions = sum(mask.numel() for mask in masks.values())
     shared = sum(values.numel() for values in shared_values(model))
     everything = sum(parameter.numel() for parameter in parameters.values())
     active = sum(int(mask.count_nonzero()) for mask in masks.values())
-    return Size(everything - positions - shared, active + shared, positions)
+    places = {(id(slot.pack), slot.number): slot.places for slot in packed.values()}.values()
+    stored = sum(own.count for own in places)
+    return Size(
+        everything - positions - shared - stored,
+        active + shared + stored,
+        positions + sum(own.layer.num_weights for own in places),
+    )
 
 
 def count_flops(model: nn.Module, input_shape: tuple[int, ...], masks: Mapping[str, Tensor]) -> int:
@@ -62,10 +74,16 @@ def count_flops(model: nn.Module, input_shape: tuple[int, ...], masks: Mapping[s
 
     def count(module: nn.Module, _: object, output: Tensor) -> None:
         nonlocal total
+        spatial = prod(output.shape[2:]) if isinstance(module, _ConvNd) else prod(output.shape[1:-1])
+        total += 2 * _num_active(module) * spatial
+
+    def _num_active(module: nn.Module) -> int:
+        slot = expanders_of(module).get("weight")
+        if isinstance(slot, Slot):
+            return slot.places.count
         weight = module.weight
         assert isinstance(weight, Tensor)
-        spatial = prod(output.shape[2:]) if isinstance(module, _ConvNd) else prod(output.shape[1:-1])
-        total += 2 * active.get(id(weight), weight.numel()) * spatial
+        return active.get(id(weight), weight.numel())
 
     hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, (nn.Linear, _ConvNd))]
     was_training = model.training

@@ -8,15 +8,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.weak import TensorWeakRef
 
+from regrow.gradients import Gradients
 from regrow.history import Callbacks, History, Rewiring
-from regrow.hooks import StepHooks, is_capturing
+from regrow.hooks import StepHooks
 from regrow.lone_walk import LoneWalk
 from regrow.methods.method import Method
 from regrow.rewiring import plan
 from regrow.row import Tally
-from regrow.rules import nudge
 from regrow.state import STATE_VERSION, check_state
 from regrow.storage.storage import RewirableStorage, Storage
 from regrow.summary import LayerInfo, summarise
@@ -50,18 +49,18 @@ class Sparsifier:
         self._step = 0
         self._memory = method.first_memory()
         self._history = History(totals_only=method.walks)
-        self._seen: dict[int, TensorWeakRef] = {}
         self._num_states = -1
-        self._captured = False
+        self._gradients = Gradients(method, storage, optimizer)
         self._alone = LoneWalk(method, self._rewirable, optimizer)
         self._hooks = StepHooks(
             optimizer,
             before=self.mask_gradients,
             after=self._finish_step,
             captured=self._record_step,
-            skipped=self._seen.clear,
+            skipped=self._gradients.forget,
         )
         _LIVE.add(self)
+        self._expect_growth()
 
     # What it knows
 
@@ -115,13 +114,7 @@ class Sparsifier:
         """
         self._check_attached()
         self._storage.follow()
-        needs_dense_gradient = self._needs_dense_gradient()
-        fresh = self._fresh_gradients() if needs_dense_gradient or self.method.gradient_l1 else []
-        if needs_dense_gradient:
-            self._rewirable.keep_gradients(fresh, self._gradient_scale())
-        self._storage.mask_gradients()
-        if fresh and self.method.gradient_l1:
-            self._pull_to_zero(fresh)
+        self._gradients.prepare(self._step + 1)
 
     def advance(self) -> None:
         """Count one step and rewire if one is due: for loops whose steps run without hooks, as in a captured graph.
@@ -144,9 +137,8 @@ class Sparsifier:
         else:
             record = self._walk_and_rewire(step)
         self._step = step
-        self._seen.clear()
-        if self.method.gradient_memory is not None and not self._captured:  # a graph goes on writing there
-            self._rewirable.companions.pop("gradient", None)
+        self._gradients.drop()
+        self._expect_growth()
         if record is not None:
             self._note(record)
         elif self.on_rewire:
@@ -162,7 +154,7 @@ class Sparsifier:
     @torch.no_grad()
     def _record_step(self) -> None:
         """What a captured step does beyond the optimizer's own."""
-        self._seen.clear()
+        self._gradients.forget()
         self._alone.record()
 
     def _note(self, record: Rewiring) -> None:
@@ -182,41 +174,6 @@ class Sparsifier:
         """The storage, for methods that rewire, walk or go by gradients: `attach` gives them one that can."""
         return cast(RewirableStorage, self._storage)
 
-    def _fresh_gradients(self) -> list[int]:
-        """Layers with a gradient not seen since the last step.
-
-        A gradient in another tensor than before is either a new one, because the last was thrown away (a step that a
-        GradScaler skips runs no hooks), or the old one moved (clipped into a copy); that was masked already.
-        """
-        fresh = []
-        for i, parameter in enumerate(self._storage.parameters):
-            if parameter.grad is None:
-                continue
-            seen = self._seen.get(i)
-            if seen is None or (seen() is not parameter.grad and not self._storage.is_masked(i)):
-                fresh.append(i)
-            self._seen[i] = TensorWeakRef(parameter.grad)
-        return fresh
-
-    def _needs_dense_gradient(self) -> bool:
-        """Every step for a running mean, and in a captured graph, which cannot tell one step from another."""
-        if self.method.gradient_memory is None:
-            return False
-        self._captured |= is_capturing()
-        return self.method.gradient_memory > 0 or self._captured or self.method.is_due(self._step + 1)
-
-    def _gradient_scale(self) -> Tensor | None:
-        """By what a fused optimizer will still have to divide the gradients."""
-        return getattr(self._optimizer, "grad_scale", None)
-
-    def _pull_to_zero(self, layers: Sequence[int]) -> None:
-        trained = [(p.grad, self._storage.weights[i]) for i, p in enumerate(self._storage.parameters) if i in layers]
-        gradients, weights = (
-            [g for g, _ in trained if g is not None],
-            [weight for g, weight in trained if g is not None],
-        )
-        nudge.pull_to_zero(gradients, weights, self.method.gradient_l1, self._gradient_scale())
-
     def _walk(self, step: int) -> None:
         rate = {id(p): float(group["lr"]) for group in self._optimizer.param_groups for p in group["params"]}
         self._rewirable.walk(self.method, [rate[id(p)] for p in self._storage.parameters], step, self.seed)
@@ -230,8 +187,8 @@ class Sparsifier:
             )
         layers = self._storage.layers
         stretches = self._rewirable.stretches(self._counts)
-        tally = Tally(*self._sizes, tuple(self._counts), self._goal, self.budget, (0,) * len(layers))
-        todo = plan(self.method, stretches, tally, step, self.seed, self._memory)
+        groups = self._rewirable.groups
+        todo = plan(self.method, stretches, self._tally(), step, self.seed, self._memory, groups)
         self._rewirable.apply(todo, self._optimizer)
         self._counts = [n - p + g for n, p, g in zip(self._counts, todo.pruned, todo.grown, strict=True)]
         names = [layer.name for layer in layers]
@@ -243,6 +200,19 @@ class Sparsifier:
         )
         self._memory = todo.memory
         return record
+
+    def _tally(self) -> Tally:
+        nothing = (0,) * len(self._counts)
+        return Tally(*self._sizes, tuple(self._counts), self._goal, self.budget, nothing)
+
+    def _expect_growth(self) -> None:
+        """Tell the storage before a step by whose gradients the network will grow."""
+        if self.method.gradient_memory is None:
+            return
+        step = self._step + 1
+        is_due = self.method.is_due(step)
+        wanted = self.method.how_many_go(self._tally(), step) if is_due else [0] * len(self._counts)
+        self._rewirable.expect_growth(wanted)
 
     # How it is saved, copied and taken off
 
@@ -279,8 +249,17 @@ class Sparsifier:
         self._goal = tuple(state["goal"])
         self._memory = dict(state["memory"])
         self._history.load(state["history"])
-        self._seen.clear()
+        self._gradients.forget()
         self._alone.restart(self._step, self._counts, self.seed)
+        self._expect_growth()
+
+    def _recount(self) -> None:
+        """Look again at a storage that was filled from a file."""
+        self._storage.follow()
+        self._counts = self._storage.count()
+        if self.method.walks:
+            self._rewirable.fix_signs(self.seed)
+        self._expect_growth()
 
     def detach(self) -> None:
         """Take the hooks off: what is left is an ordinary model, with zeros or equal weights, and its optimizer."""

@@ -6,17 +6,27 @@ import torch
 from torch import Tensor
 
 from regrow import chance
-from regrow.row import Chunk
+from regrow.row import Active, Chunk, Listed
 from regrow.rules.grow import at_random
 from regrow.rules.prune import smallest
+from regrow.select import ascending
 
 
 def random_topology(chunk: Chunk, counts: Sequence[int], seed: int) -> Tensor:
     """`counts` units of each layer, uniform; the draw of step 0."""
     active = torch.zeros(chunk.num_units, dtype=torch.bool, device=chunk.device)
-    free = [layer.num_units for layer in chunk.layers]
-    active[at_random(chunk, counts, free, active, chance.key(seed, 0))] = True
+    active[_draw(chunk, counts, active, seed)] = True
     return active
+
+
+def random_places(chunk: Chunk, counts: Sequence[int], seed: int) -> Tensor:
+    """The same topology as ascending positions, without a flag for every place."""
+    nothing = torch.empty(0, dtype=torch.int64, device=chunk.device)
+    return ascending(_draw(chunk, counts, Listed(nothing), seed))
+
+
+def _draw(chunk: Chunk, counts: Sequence[int], active: Active, seed: int) -> Tensor:
+    return at_random(chunk, counts, [layer.num_units for layer in chunk.layers], active, chance.key(seed, 0))
 
 
 def largest_units(chunk: Chunk, counts: Sequence[int], weights: Sequence[Tensor]) -> Tensor:

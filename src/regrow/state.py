@@ -49,6 +49,8 @@ def check_state(state: Mapping[str, Any], method: Method, layers: Sequence[Layer
 
 def check_topology(state: Mapping[str, Any], layers: Sequence[Layer], keeps_budget: bool) -> None:
     """Refuse a state whose masks and companions do not fit the layers, or its budget."""
+    if "positions" in state:
+        raise ValueError("the state is one of packed storage; attach with storage='packed' to load it")
     check_masks(state["masks"], layers)
     active = sum(int(state["masks"][layer.name].count_nonzero()) for layer in layers)
     if keeps_budget and active > state["budget"]:
@@ -57,6 +59,28 @@ def check_topology(state: Mapping[str, Any], layers: Sequence[Layer], keeps_budg
         for layer in layers:
             if layer.name not in tensors or tuple(tensors[layer.name].shape) != layer.shape:
                 raise ValueError(f"the state's {kind} does not fit layer {layer.name}; is it from another model?")
+
+
+def check_positions(state: Mapping[str, Any], layers: Sequence[Layer]) -> None:
+    """Refuse a state whose lists of positions and companions do not fit the layers one to one."""
+    if "positions" not in state:
+        raise ValueError("the state is one of dense storage; attach with storage='dense' to load it")
+    if not isinstance(state.get("kernels"), Mapping):
+        raise ValueError(_CONTRADICTS)
+    if set(state["positions"]) != {layer.name for layer in layers}:
+        raise ValueError("the state has other sparse layers; attach with the same layers")
+    for layer in layers:
+        positions = state["positions"][layer.name]
+        if not isinstance(positions, Tensor) or positions.dtype not in (torch.int32, torch.int64) or not len(positions):
+            raise ValueError(_CONTRADICTS)
+        num_columns = layer.num_weights // layer.shape[0]
+        logical = positions.long()
+        stored = logical % num_columns * layer.shape[0] + logical // num_columns
+        is_inside = int(logical.amin()) >= 0 and int(logical.amax()) < layer.num_weights
+        if not is_inside or not bool((stored[1:] > stored[:-1]).all()):
+            raise ValueError(f"the state's positions do not fit layer {layer.name}; is it from another model?")
+        if any(len(tensors.get(layer.name, ())) != len(positions) for tensors in state["companions"].values()):
+            raise ValueError(_CONTRADICTS)
 
 
 def check_masks(masks: Mapping[str, Tensor], layers: Sequence[Layer]) -> None:

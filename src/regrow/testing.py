@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 
 from regrow.attachment import attach
 from regrow.methods.method import Method
-from regrow.optimizer_state import state_like
 from regrow.sparsifier import Sparsifier
 
 _NUM_STEPS = 16
@@ -29,13 +28,13 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 }
 
 
-def check_method(method: Method, *, device: str | torch.device = "cpu") -> None:
+def check_method(method: Method, *, device: str | torch.device = "cpu", storage: str = "dense") -> None:
     """Train a small network with the method, sped up to rewire often, and assert every promise."""
     fast = _hasten(method)
     for optimizer in OPTIMIZERS.values():
-        check_training(Trial(fast, optimizer, device), _NUM_STEPS)
-    _check_resume(fast, device)
-    _check_detach(fast, device)
+        check_training(Trial(fast, optimizer, device, storage=storage), _NUM_STEPS)
+    _check_resume(fast, device, storage)
+    _check_detach(fast, device, storage)
 
 
 class Trained(Protocol):
@@ -52,7 +51,12 @@ class Trial:
     """A small network in training: convolutions, norms and a linear layer on random images."""
 
     def __init__(
-        self, method: Method, optimizer: Callable[[Any], Optimizer], device: str | torch.device = "cpu", seed: int = 3
+        self,
+        method: Method,
+        optimizer: Callable[[Any], Optimizer],
+        device: str | torch.device = "cpu",
+        seed: int = 3,
+        storage: str = "dense",
     ) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -64,7 +68,7 @@ class Trial:
             self.images = torch.randn(24, 3, 6, 6).to(device)
             self.labels = torch.randint(10, (24,)).to(device)
         self.optimizer = optimizer(self.model.parameters())
-        self.sparse = attach(self.model, self.optimizer, method, seed=seed)
+        self.sparse = attach(self.model, self.optimizer, method, seed=seed, storage=storage)
 
     def step(self) -> None:
         loss = nn.functional.cross_entropy(self.model(self.images), self.labels)
@@ -98,10 +102,10 @@ def check_invariants(model: nn.Module, optimizer: Optimizer, sparse: Sparsifier)
         assert sparse.budget - largest_unit < sparse.active <= sparse.budget, (
             f"{sparse.active} weights are active under a budget of {sparse.budget}"
         )
-    parameters = {layer.name: p for layer, p in zip(sparse._storage.layers, sparse._storage.parameters, strict=True)}
+    dense = sparse._storage.dense_tensors(optimizer)
     for name, mask in masks.items():
         assert bool(mask.any()), f"{name} went empty"
-        for tensor in (parameters[name].detach(), *state_like(optimizer, parameters[name])):
+        for tensor in dense[name]:
             assert bool((tensor[~mask] == 0).all()), f"{name} is not 0 somewhere inactive"
 
 
@@ -130,12 +134,12 @@ def check_training(trial: Trained, num_steps: int) -> None:
 
 
 def _check_rewiring(trial: Trained, before: dict[str, Tensor], records: dict[str, tuple[int, int]]) -> None:
-    parameters = dict(trial.model.named_parameters())
+    dense = trial.sparse._storage.dense_tensors(trial.optimizer)
     after, now = trial.sparse.masks(), _totals(trial.sparse)
     sizes = {layer.name: layer.unit_size for layer in trial.sparse._storage.layers}
     for name, mask in after.items():
         came, went = mask & ~before[name], before[name] & ~mask
-        for tensor in (parameters[name].detach(), *state_like(trial.optimizer, parameters[name])):
+        for tensor in dense[name]:
             assert bool((tensor[came] == 0).all()), f"what grew in {name} did not start at 0 with clean state"
         told = tuple((new - old) * sizes[name] for new, old in zip(now[name], records[name], strict=True))
         seen = (int(went.sum()), int(came.sum()))
@@ -154,14 +158,14 @@ def _totals(sparse: Sparsifier) -> dict[str, tuple[int, int]]:
     }
 
 
-def _check_resume(method: Method, device: str | torch.device) -> None:
+def _check_resume(method: Method, device: str | torch.device, storage: str) -> None:
     optimizer = OPTIMIZERS["SGD with Nesterov momentum"]
-    whole, first = Trial(method, optimizer, device), Trial(method, optimizer, device)
+    whole, first = (Trial(method, optimizer, device, storage=storage) for _ in range(2))
     for _ in range(_NUM_STEPS):
         whole.step()
     for _ in range(7):
         first.step()
-    second = Trial(method, optimizer, device, seed=4)
+    second = Trial(method, optimizer, device, seed=4, storage=storage)
     second.load(first.save())
     twin = copy.copy(first)
     twin.model, twin.optimizer, twin.sparse = copy.deepcopy((first.model, first.optimizer, first.sparse))
@@ -181,8 +185,8 @@ def _same(one: Trial, other: Trial) -> bool:
     )
 
 
-def _check_detach(method: Method, device: str | torch.device) -> None:
-    trial = Trial(method, OPTIMIZERS["AdamW"], device)
+def _check_detach(method: Method, device: str | torch.device, storage: str) -> None:
+    trial = Trial(method, OPTIMIZERS["AdamW"], device, storage=storage)
     trial.step()
     masks = trial.sparse.masks()
     trial.sparse.detach()

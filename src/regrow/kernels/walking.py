@@ -1,6 +1,6 @@
 """DeepR's steps on a GPU without a word from the host, so that a CUDA graph can hold them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -22,9 +22,11 @@ class Walk:
     it is edited in place: a captured graph goes on reading it.
     """
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Chunk, tensors: Callable[[], tuple[Sequence[Tensor], Sequence[Tensor], Tensor]]) -> None:
+        """`tensors` gives the weights and signs of each layer and the topology, as they are now."""
         device, num_layers = chunk.device, len(chunk.layers)
         self.chunk = chunk
+        self._tensors = tensors
         self._layers = torch.zeros(num_layers, 5, dtype=torch.int64, device=device)
         self._clock = torch.zeros(2, dtype=torch.int64, device=device)
         self._dials = torch.zeros(3, dtype=torch.float64, device=device)
@@ -56,10 +58,9 @@ class Walk:
                 self._dials[i].fill_(new)
         self._set_to = dials
 
-    def step(
-        self, weights: Sequence[Tensor], signs: Sequence[Tensor], active: Tensor, rates: Sequence[float | Tensor]
-    ) -> None:
+    def step(self, rates: Sequence[float | Tensor]) -> None:
         """Move the weights of each layer and edit the topology; what is inactive now is left to be zeroed."""
+        weights, signs, active = self._tensors()
         self._take_rates(rates)
         self._owner.fill_(_NOBODY)
         self._counts.zero_()

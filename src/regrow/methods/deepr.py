@@ -5,9 +5,9 @@ which stands for -rate dE/dtheta, every active theta drifts by -rate * l1 and ge
 theta < 0 the connection goes dormant, and as many dormant ones, chosen at random, are reactivated at 0: in the same
 layer, or (`scope="network"`) anywhere.
 
-Signs are those of the initial weights, drawn at random where a weight is 0. A connection that crossed zero but may
-not go, because it is the last of its layer or no dormant place is left to replace it, keeps its value and tries again
-in the next step.
+Weights that are active at the start have their own signs; what is reactivated later has that of its position, which is
+drawn at random. A connection that crossed zero but may not go, because it is the last of its layer or no dormant place
+is left to replace it, keeps its value and tries again in the next step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,8 +72,7 @@ class DeepR(Method):
         return temperature
 
     def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Gone:
-        signs = stretch.signs().index_select(0, stretch.positions)
-        crossed = stretch.flagged(prune.sign_crossed(stretch.weights, signs))
+        crossed = stretch.flagged(prune.sign_crossed(stretch.weights, stretch.sides))
         return crossed, stretch.chunk.count_per_layer(crossed)
 
     def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:

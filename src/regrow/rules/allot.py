@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from regrow.apportion import apportion
 from regrow.row import Stretch, Tally
@@ -40,6 +39,4 @@ def by_room(tally: Tally, key: int) -> list[int]:
 
 def mean_score_of_active(stretch: Stretch) -> list[float]:
     """The mean growth score of each layer's active units."""
-    scores = torch.split(stretch.scores().index_select(0, stretch.positions), list(stretch.counts))
-    means: list[float] = torch.stack([layer.mean() for layer in scores]).tolist()
-    return means
+    return stretch.mean_scores()

@@ -9,11 +9,15 @@ from torch import Tensor
 
 from regrow import chance
 from regrow.kernels import can_use_triton, drawing
-from regrow.row import Chunk, Stretch
-from regrow.select import ascending, k_smallest, k_smallest_each, positions_of
+from regrow.row import Active, Chunk, Listed, Stretch, is_active
+from regrow.select import ascending, k_smallest, positions_of
+
+# Places that a layer whose active units are listed looks at together.
+_TILE = 1 << 22
+_LAST = torch.iinfo(torch.int64).max
 
 
-def at_random(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: Tensor, key: int) -> Tensor:
+def at_random(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: Active, key: int) -> Tensor:
     """`wanted[l]` places of each layer, uniform among its free ones, as a function of the key and the layer's number.
 
     Each layer has an endless random sequence of its places; it takes the first that are free and not yet taken. By
@@ -25,10 +29,10 @@ def at_random(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: 
     few = [n if 8 * n <= free[i] else 0 for i, n in enumerate(wanted)]
     found = [_smallest_numbers(chunk, i, wanted[i], active, chance.key(key, chunk.first + i)) for i in many]
     if any(few):
-        is_fast = can_use_triton(chunk.device)
-        found.append(
-            drawing.first_free(chunk, few, active, key) if is_fast else _first_free(chunk, few, free, active, key)
-        )
+        if isinstance(active, Tensor) and can_use_triton(chunk.device):
+            found.append(drawing.first_free(chunk, few, active, key))
+        else:
+            found.append(_first_free(chunk, few, free, active, key))
     if len(found) == 1:
         return found[0]
     return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=chunk.device)
@@ -36,18 +40,45 @@ def at_random(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: 
 
 def by_score(stretch: Stretch, wanted: Sequence[int]) -> Tensor:
     """The free places of each layer with the largest scores; among equal ones those that come first."""
-    lowness = stretch.scores().neg_().index_fill_(0, stretch.positions, torch.inf)
-    return k_smallest_each(lowness, [layer.num_units for layer in stretch.chunk.layers], wanted)
+    return stretch.best_free(wanted)
 
 
-def _smallest_numbers(chunk: Chunk, i: int, wanted: int, active: Tensor, key: int) -> Tensor:
-    places = torch.arange(chunk.layers[i].num_units, device=chunk.device)
-    numbers = chance.bits(key, places)
-    numbers.masked_fill_(active[chunk.offsets[i] : chunk.offsets[i + 1]], torch.iinfo(torch.int64).max)
-    return k_smallest(numbers, wanted) + chunk.offsets[i]
+def _smallest_numbers(chunk: Chunk, i: int, wanted: int, active: Active, key: int) -> Tensor:
+    begin, end = chunk.offsets[i], chunk.offsets[i + 1]
+    if isinstance(active, Listed):
+        own = Listed(active.within(begin, end) - begin)
+        return _smallest_in_tiles(end - begin, wanted, own, key) + begin
+    numbers = chance.bits(key, torch.arange(end - begin, device=chunk.device))
+    numbers.masked_fill_(active[begin:end], _LAST)
+    return k_smallest(numbers, wanted) + begin
 
 
-def _first_free(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: Tensor, key: int) -> Tensor:
+def _smallest_in_tiles(num_units: int, wanted: int, active: Listed, key: int) -> Tensor:
+    """The same without a number for every place at once: most are above a bound that nearly always suffices."""
+    free = num_units - len(active.positions)
+    slack = 1.0
+    while True:
+        share = min((wanted + slack * (6 * sqrt(wanted) + 8)) / free, 1.0)
+        bound = min(int((share - 0.5) * 2.0**64), _LAST)
+        tiles = [
+            _numbers_up_to(bound, start, min(start + _TILE, num_units), active, key)
+            for start in range(0, num_units, _TILE)
+        ]
+        places, numbers = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+        if len(places) >= wanted:
+            return places.index_select(0, k_smallest(numbers, wanted))
+        slack *= 2
+
+
+def _numbers_up_to(bound: int, begin: int, end: int, active: Listed, key: int) -> tuple[Tensor, Tensor]:
+    """Places of a tile with random numbers up to a bound, and these; active ones count as the largest number."""
+    numbers = chance.bits(key, torch.arange(begin, end, device=active.positions.device))
+    numbers.index_fill_(0, active.within(begin, end) - begin, _LAST)
+    low = positions_of(numbers <= bound)
+    return low + begin, numbers.index_select(0, low)
+
+
+def _first_free(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: Active, key: int) -> Tensor:
     """What `kernels.drawing.first_free` does, in plain torch."""
     layers = [i for i, n in enumerate(wanted) if n]
     slack = 1.0
@@ -60,7 +91,7 @@ def _first_free(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active
 
 
 def _free_among(
-    chunk: Chunk, layers: list[int], wanted: Sequence[int], lengths: list[int], active: Tensor, key: int
+    chunk: Chunk, layers: list[int], wanted: Sequence[int], lengths: list[int], active: Active, key: int
 ) -> Tensor:
     """Up to `wanted` different free places of each of some layers out of its first `lengths` draws."""
     numbers = [
@@ -71,10 +102,10 @@ def _free_among(
         [wanted[i] for i in layers],
         lengths,
     ]
-    start, of_layer, units, offset, want, _ = _per_draw(numbers, active.device)
-    counters = torch.arange(sum(lengths), device=active.device).sub_(start)
+    start, of_layer, units, offset, want, _ = _per_draw(numbers, chunk.device)
+    counters = torch.arange(sum(lengths), device=chunk.device).sub_(start)
     places = chance.bits(of_layer, counters).remainder_(units).add_(offset)
-    good = _is_first(places).logical_and_(active.index_select(0, places).logical_not_())
+    good = _is_first(places).logical_and_(is_active(active, places).logical_not_())
     rank = good.cumsum(0)
     rank_at_start = torch.nn.functional.pad(rank, (1, 0)).index_select(0, start.expand_as(rank))
     return places.index_select(0, positions_of(good.logical_and_(rank.sub_(rank_at_start) <= want)))

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regrow.kernels import can_use_triton, comparing
 from regrow.row import Stretch
-from regrow.select import k_smallest_each, positions_of
+from regrow.select import k_smallest_each
 
 
 def below_threshold(stretch: Stretch, threshold: float) -> tuple[Tensor, list[int]]:
@@ -16,14 +15,7 @@ def below_threshold(stretch: Stretch, threshold: float) -> tuple[Tensor, list[in
 
     The threshold is rounded to float32, so that it is the same number for layers of any precision.
     """
-    bound = float(np.float32(threshold))
-    if can_use_triton(stretch.chunk.device):
-        found = comparing.below(stretch.chunk, stretch.pieces(), stretch.active, bound)
-        if found is not None:
-            return found
-    is_below = stretch.values().abs() < bound
-    positions = positions_of(is_below.logical_and_(stretch.active))
-    return positions, stretch.chunk.count_per_layer(positions)
+    return stretch.below(float(np.float32(threshold)))
 
 
 def smallest(magnitude: Tensor, counts: Sequence[int], num_gone: Sequence[int]) -> Tensor:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from regrow.row import Chunk, Stretch, check_finite, cut_into_chunks
 from regrow.select import positions_of
 from regrow.state import check_topology
 from regrow.storage.storage import by_name
+from regrow.stretches import FlaggedStretch
 from regrow.units import Layer, memory_order
 
 
@@ -73,6 +75,8 @@ class DenseStorage:
                 torch.empty_like(weight, dtype=old.dtype).copy_(old)
                 for weight, old in zip(self.weights, tensors, strict=True)
             ]
+        if "signs" in self.companions:
+            self._keep_signs(self.companions["signs"])
 
     def set_masks(self, masks: Sequence[Tensor]) -> None:
         """Take over a topology given as one full-size mask per layer."""
@@ -91,6 +95,21 @@ class DenseStorage:
         """Active units of each layer."""
         parts = (part for chunk, active in zip(self.chunks, self.active, strict=True) for part in chunk.split(active))
         return [int(part.count_nonzero()) for part in parts]
+
+    def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
+        """Of each layer its weights and their optimizer state."""
+        return {
+            layer.name: [weight, *state_like(optimizer, parameter)]
+            for layer, weight, parameter in zip(self.layers, self.weights, self.parameters, strict=True)
+        }
+
+    @property
+    def groups(self) -> list[range]:
+        """One: weights move anywhere."""
+        return [range(len(self.layers))]
+
+    def expect_growth(self, wanted: Sequence[int]) -> None:
+        """The gradients will be kept whole."""
 
     def zero_inactive(self, optimizer: Optimizer) -> None:
         """Set inactive weights and their optimizer state to exactly 0."""
@@ -111,21 +130,21 @@ class DenseStorage:
             for chunk, active in zip(self.chunks, self.active, strict=True)
         ]
 
-    def _stretch(self, chunk: Chunk, active: Tensor, counts: Sequence[int]) -> Stretch:
+    def _stretch(self, chunk: Chunk, active: Tensor, counts: Sequence[int]) -> FlaggedStretch:
         def pieces() -> list[Tensor]:
             parts = zip(chunk.layers, chunk.of(self.weights), chunk.of(self._flat_views), strict=True)
             return [layer.flatten(weight) if view is None else view for layer, weight, view in parts]
 
         def signs() -> Tensor:
-            return chunk.flatten(chunk.of(self.companions["signs"]))
+            return self._signs[self.chunks.index(chunk)]
 
         def scores() -> Tensor:
             kept = chunk.of(self.companions.get("mean gradient") or self.companions["gradient"])
             gradient = chunk.flatten(kept)
-            check_finite(gradient, chunk.layers, "gradients")
+            check_finite(gradient, chunk.layers, [layer.num_units for layer in chunk.layers], "gradients")
             return gradient.abs() if gradient.data_ptr() == kept[0].data_ptr() else gradient.abs_()
 
-        return Stretch(chunk, active, tuple(counts), pieces, signs, scores)
+        return FlaggedStretch(chunk, active, tuple(counts), pieces, signs, scores)
 
     def apply(self, plan: Plan, optimizer: Optimizer) -> None:
         """Carry out a rewiring in place. What comes is 0 already, weight and state, because it was inactive."""
@@ -133,6 +152,8 @@ class DenseStorage:
             active.index_fill_(0, gone, False)
             active.index_fill_(0, come, True)
         self._expand_coarse()
+        if "signs" in self.companions:
+            self._toss_again(plan.gone)
         if all(can_use_triton(chunk.device) for chunk in self.chunks):
             self.zero_inactive(optimizer)
             return
@@ -180,24 +201,35 @@ class DenseStorage:
         return gradient is None or not bool(gradient.masked_fill(self.masks[i], 0).any())
 
     def fix_signs(self, seed: int) -> None:
-        """Give every position the sign of its weight, at random where the weight is 0."""
-        start = 0
+        """Give every active position the sign of its weight; where that is 0, and elsewhere, one at random."""
+        self._seed = seed
         signs = []
-        for layer, weight in zip(self.layers, self.weights, strict=True):
-            places = torch.arange(start, start + layer.num_weights, device=weight.device)
-            coin = chance.bits(chance.key(seed, 0), places).view(layer.shape) > 0
-            sign = torch.where(weight == 0, coin, weight > 0)
-            signs.append(torch.empty_like(weight, dtype=torch.bool).copy_(sign))
-            start += layer.num_weights
-        self.companions["signs"] = signs
+        for layer, weight, mask, start in zip(self.layers, self.weights, self.masks, self._first_places(), strict=True):
+            coin = _toss(seed, torch.arange(start, start + layer.num_units, device=weight.device))
+            signs.append(torch.where(mask & (weight != 0), weight > 0, layer.unflatten(coin)))
+        self._keep_signs(signs)
+
+    def _keep_signs(self, signs: Sequence[Tensor]) -> None:
+        """Lay signs out like the topology."""
+        self._signs = [chunk.flatten(chunk.of(signs)).clone() for chunk in self.chunks]
+        views = [view for chunk, row in zip(self.chunks, self._signs, strict=True) for view in chunk.split(row)]
+        self.companions["signs"] = [layer.unflatten(view) for layer, view in zip(self.layers, views, strict=True)]
+
+    def _toss_again(self, gone: Sequence[Tensor]) -> None:
+        """Where a weight has gone its position gets a sign at random, that of a weight which may come there."""
+        for chunk, signs, units in zip(self.chunks, self._signs, gone, strict=True):
+            signs.index_copy_(0, units, _toss(self._seed, units + self._first_places()[chunk.first]))
+
+    def _first_places(self) -> list[int]:
+        return list(accumulate((layer.num_units for layer in self.layers[:-1]), initial=0))
 
     def walk(self, method: Method, rates: Sequence[float], step: int, seed: int) -> None:
         """Let the active weights drift as the method says."""
         start = 0
-        for chunk, active in zip(self.chunks, self.active, strict=True):
+        for chunk, active, flat in zip(self.chunks, self.active, self._signs, strict=True):
             positions = positions_of(active)
             noise = chance.normal(chance.key(seed, step, 1), positions + start)
-            signs = chunk.flatten(chunk.of(self.companions["signs"])).index_select(0, positions)
+            signs = flat.index_select(0, positions)
             moves = method.walk(signs, noise, _per_unit(chunk, chunk.of(rates), positions), step)
             row = torch.zeros(chunk.num_units, device=chunk.device).index_copy_(0, positions, moves)
             views = [layer.unflatten(part) for layer, part in zip(chunk.layers, chunk.split(row), strict=True)]
@@ -210,11 +242,9 @@ class DenseStorage:
         if last is not None and last.chunk is chunk:
             return last
         fits = len(self.chunks) == 1 and can_use_triton(chunk.device) and None not in self._flat_views
-        return Walk(chunk) if fits and {weight.dtype for weight in self.weights} == {torch.float32} else None
-
-    def walk_alone(self, walk: Walk, rates: Sequence[float | Tensor]) -> None:
-        """Walk and rewire on the GPU; what is inactive then is left to be zeroed."""
-        walk.step(self.weights, self.companions["signs"], self.active[0], rates)
+        if not fits or {weight.dtype for weight in self.weights} != {torch.float32}:
+            return None
+        return Walk(chunk, lambda: (self.weights, self.companions["signs"], self.active[0]))
 
     def named_masks(self) -> dict[str, Tensor]:
         """Copies of the masks by layer name."""
@@ -244,6 +274,9 @@ class DenseStorage:
             ]
             for kind, tensors in state["companions"].items()
         }
+        self._seed = state["seed"]
+        if "signs" in self.companions:
+            self._keep_signs(self.companions["signs"])
 
     def copy(self, memo: dict[int, Any]) -> "DenseStorage":
         """All places active, on the copied parameters."""
@@ -256,6 +289,11 @@ class DenseStorage:
         for layer, unit, mask in zip(self.layers, self._units, self.masks, strict=True):
             if not layer.is_fine:
                 mask.copy_(unit)
+
+
+def _toss(seed: int, places: Tensor) -> Tensor:
+    """A sign (true: positive) for each place of the row, where no weight says it."""
+    return chance.bits(chance.key(seed, 0), places) > 0
 
 
 def _per_unit(chunk: Chunk, values: Sequence[float], positions: Tensor) -> float | Tensor:

@@ -12,19 +12,20 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from regrow import chance
 from regrow.optimizer_state import Constants, constant_state, put_in_place
-from regrow.storage.expanding import Owners, expand_by, owners_of, start_expanding, stop_expanding
+from regrow.storage.expanding import (
+    Owners,
+    check_replaceable,
+    expand_by,
+    owners_of,
+    start_expanding,
+    stop_expanding,
+)
 from regrow.storage.sharing import Sharing
 from regrow.units import Layer
-
-_UNFIT = {
-    nn.MultiheadAttention: "the input projections of attention stay dense",
-    nn.RNNBase: "recurrent layers keep a second list of their weights, which would go on being used",
-}
 
 
 class HashedStorage:
@@ -57,6 +58,9 @@ class HashedStorage:
         return [sharing.num_values for sharing in self._sharings]
 
     def named_masks(self) -> dict[str, Tensor]:
+        return {}
+
+    def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
         return {}
 
     def follow(self) -> None:
@@ -115,7 +119,7 @@ def hash_weights(
 ) -> HashedStorage:
     """Put vectors of values in the place of dense parameters; changes nothing if one of them cannot be replaced."""
     owners = [owners_of(model, parameter) for parameter in parameters]
-    _check_replaceable(model, layers, owners)
+    check_replaceable(model, layers, owners, "hashed")
     first_states = [constant_state(optimizer, parameter) for parameter in parameters]
     sharings = [
         Sharing(layer, count, _key(seed, i)) for i, (layer, count) in enumerate(zip(layers, num_values, strict=True))
@@ -125,35 +129,9 @@ def hash_weights(
         values = nn.Parameter(sharing.first_values(dense.detach()))
         put_in_place(optimizer, dense, values, state)
         for module, name in places:
-            start_expanding(module, name, values, sharing)
+            start_expanding(module, name, values, sharing, "Hashed")
         vectors.append(values)
     return HashedStorage(sharings, vectors, owners, first_states)
-
-
-def leave_out_unfit(model: nn.Module, chosen: Sequence[tuple[Layer, nn.Parameter]]) -> list[tuple[Layer, nn.Parameter]]:
-    """The layers that can be hashed."""
-    fit = [
-        (layer, parameter)
-        for layer, parameter in chosen
-        if not any(isinstance(module, tuple(_UNFIT)) for module, _ in owners_of(model, parameter))
-    ]
-    if not fit:
-        raise ValueError(f"the model has no layer to hash: {', '.join(_UNFIT.values())}; name others with layers=[...]")
-    return fit
-
-
-def _check_replaceable(model: nn.Module, layers: Sequence[Layer], owners: Sequence[Owners]) -> None:
-    for wrapper in (DistributedDataParallel, DataParallel):
-        if any(isinstance(module, wrapper) for module in model.modules()):
-            raise ValueError(
-                f"{wrapper.__name__} would go on with the dense weights that Hashed replaces; attach to the model "
-                "before wrapping it in DistributedDataParallel"
-            )
-    for layer, places in zip(layers, owners, strict=True):
-        for module, _ in places:
-            for kind, why in _UNFIT.items():
-                if isinstance(module, kind):
-                    raise ValueError(f"{layer.name} cannot be hashed: {why}; leave it out of layers")
 
 
 def _key(seed: int, layer: int) -> int:

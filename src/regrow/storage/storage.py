@@ -37,6 +37,9 @@ class Storage(Protocol):
     def named_masks(self) -> dict[str, Tensor]:
         """Copies of the masks by layer name, where there are any."""
 
+    def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
+        """Of each layer its weights and their optimizer state, dense, for checks; where positions are active or not."""
+
     def zero_inactive(self, optimizer: Optimizer) -> None:
         """Set inactive weights and their optimizer state to exactly 0."""
 
@@ -67,20 +70,27 @@ class RewirableStorage(Storage, Protocol):
 
     companions: dict[str, list[Tensor]]
 
+    @property
+    def groups(self) -> Sequence[Sequence[int]]:
+        """Layers among which weights may move."""
+
+    def expect_growth(self, wanted: Sequence[int]) -> None:
+        """How many places of each layer may grow by the gradients of the coming step."""
+
     def keep_gradients(self, fresh: Sequence[int], scale: Tensor | None) -> None:
         """Keep the dense gradients, as they are before masking, for growth."""
 
     def fold_gradients(self, memory: float) -> None:
         """Take the kept gradients into their running mean."""
 
+    def fix_signs(self, seed: int) -> None:
+        """Give every active place the sign of its weight, and one at random to the others."""
+
     def walk(self, method: Method, rates: Sequence[float], step: int, seed: int) -> None:
         """Let the active weights drift as the method says."""
 
     def make_walk(self, last: Walk | None) -> Walk | None:
         """What walks and rewires on a GPU without the host, the last one if it still fits; None where none does."""
-
-    def walk_alone(self, walk: Walk, rates: Sequence[float | Tensor]) -> None:
-        """Walk and rewire on the GPU; what is inactive then is left to be zeroed."""
 
     def stretches(self, counts: Sequence[int]) -> list[Stretch]:
         """The row as it is now, for the rules."""

@@ -1,0 +1,96 @@
+"""Sparse linear layers on a CPU: y = x W' + b and its gradients, computed on the nonzeros of W alone.
+
+Each entry of the results is computed by one thread in a fixed order: they are the same whatever the number of threads.
+"""
+
+from collections.abc import Sequence
+from itertools import repeat
+
+import torch
+from torch import Tensor
+
+from regrow.kernels.pattern import Pattern
+from regrow.kernels.team import num_threads_for, run
+
+_LANES, _CHUNK = 16, 16  # as in the kernels
+_FORWARD_TILE, _BACKWARD_TILE = 64, 128  # samples side by side: a tile of sums in registers; long runs to sum over
+_MOST_SAMPLES = 4096  # laid out at once, which bounds the memory that a call takes besides its results
+
+
+def linear_forward(pattern: Pattern, values: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    """y of shape [..., num_rows] for x of shape [..., num_columns]."""
+    batch = x if x.ndim == 2 else x.reshape(-1, pattern.num_columns)
+    y = batch.new_empty(batch.shape[0], pattern.num_rows)
+    if pattern.num_rows:
+        for part, result in zip(_portions(batch), _portions(y), strict=True):
+            _forward(pattern, values, part, bias, result)
+    return y if x.ndim == 2 else y.view(*x.shape[:-1], pattern.num_rows)
+
+
+def linear_backward(
+    pattern: Pattern, values: Tensor, x: Tensor, dy: Tensor, needs_input: bool = True
+) -> tuple[Tensor | None, Tensor]:
+    """(dx or None, gradient of the values) in one pass through the columns."""
+    batch = x if x.ndim == 2 else x.reshape(-1, pattern.num_columns)
+    below = dy if dy.ndim == 2 else dy.reshape(-1, pattern.num_rows)
+    dx = batch.new_empty(batch.shape) if needs_input else None
+    gradient = torch.zeros_like(values)
+    if pattern.num_columns:
+        portions = _portions(batch)
+        results = repeat(None, len(portions)) if dx is None else _portions(dx)
+        for part, part_below, result in zip(portions, _portions(below), results, strict=True):
+            _backward(pattern, values, part, part_below, result, gradient)
+    return None if dx is None else dx.view(x.shape), gradient
+
+
+def _portions(batch: Tensor) -> Sequence[Tensor]:
+    """As many samples as are laid out at once."""
+    num_samples = batch.shape[0]
+    if num_samples <= _MOST_SAMPLES:
+        return (batch,) if num_samples else ()
+    return [batch[first : first + _MOST_SAMPLES] for first in range(0, num_samples, _MOST_SAMPLES)]
+
+
+def _forward(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    tiles, padded = _lay_out(batch, _FORWARD_TILE)
+    work = pattern.num_entries * padded
+    num_parts = _num_parts_of_rows(pattern, num_threads_for(work))
+    room = batch.new_empty(pattern.num_entries + num_parts * (_CHUNK * _FORWARD_TILE + pattern.num_columns))
+    by_row = room.data_ptr()
+    sums = by_row + room.element_size() * pattern.num_entries
+    cursors = sums + room.element_size() * num_parts * _CHUNK * _FORWARD_TILE
+    where = [*pattern.by_row, *pattern.by_column, pattern.num_rows, pattern.num_columns]
+    what = [values.data_ptr(), by_row, tiles.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr()]
+    args = [*where, *what, batch.shape[0], padded, _FORWARD_TILE, cursors, sums]
+    run("linear_forward", values.dtype, pattern.rows.dtype, num_parts, args, work)
+
+
+def _backward(pattern: Pattern, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor) -> None:
+    tiles, padded = _lay_out(dy, _BACKWARD_TILE)
+    work = 2 * pattern.num_entries * padded
+    num_threads = num_threads_for(work)
+    num_parts = 4 * num_threads if num_threads > 1 else 1
+    room = batch.new_empty(num_parts * 2 * _CHUNK * _BACKWARD_TILE)
+    where = [*pattern.by_column, pattern.num_rows, pattern.num_columns, values.data_ptr(), gradient.data_ptr()]
+    what = [batch.data_ptr(), *batch.stride(), tiles.data_ptr(), 0 if dx is None else dx.data_ptr()]
+    args = [*where, *what, batch.shape[0], padded, _BACKWARD_TILE, room.data_ptr()]
+    kernel = "linear_values" if dx is None else "linear_both"
+    run(kernel, values.dtype, pattern.rows.dtype, num_parts, args, work)
+
+
+def _lay_out(batch: Tensor, tile: int) -> tuple[Tensor, int]:
+    """A batch in tiles with samples side by side, and how many samples that makes with the padding."""
+    num_samples, num_channels = batch.shape
+    padded = -(-num_samples // _LANES) * _LANES
+    tiles = batch.new_empty(padded * num_channels)
+    work = 4 * padded * num_channels
+    num_chunks = max(1, min(4 * num_threads_for(work), num_channels // 64))
+    num_parts = -(-padded // tile) * num_chunks
+    args = [batch.data_ptr(), *batch.stride(), tiles.data_ptr(), num_channels, num_samples, padded, tile, num_chunks]
+    run("lay_out", batch.dtype, torch.int32, num_parts, args, work)
+    return tiles, padded
+
+
+def _num_parts_of_rows(pattern: Pattern, num_threads: int) -> int:
+    """Every part searches all columns for its first row, which should be little beside its own entries."""
+    return max(num_threads, min(4 * num_threads, pattern.num_entries // (8 * pattern.num_columns + 1)))

@@ -1,0 +1,19 @@
+"""All kernels by name. Each does part number `part` of a job whose arguments are numbers[2], numbers[3], ..."""
+
+from regrow.kernels.numba_conv import conv_both, conv_forward, conv_order, conv_values
+from regrow.kernels.numba_linear import lay_out, linear_both, linear_forward, linear_values
+from regrow.kernels.numba_order import fill_matrix, order_by_row, read_matrix
+
+__all__ = [
+    "conv_both",
+    "conv_forward",
+    "conv_order",
+    "conv_values",
+    "fill_matrix",
+    "lay_out",
+    "linear_both",
+    "linear_forward",
+    "linear_values",
+    "order_by_row",
+    "read_matrix",
+]

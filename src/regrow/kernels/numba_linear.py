@@ -1,0 +1,129 @@
+"""Linear layers: y = x W' + b and its gradients, W sparse.
+
+The batch is cut into tiles of a few dozen samples, laid out with the samples side by side: the tile that begins at
+sample t and is w wide begins at t * num_channels, and channel c of it w * c later.
+"""
+
+from numba import types
+from numba.extending import register_jitable
+
+from regrow.kernels.numba_lanes import ahead, pointer, turn_square
+from regrow.kernels.numba_order import first_of, put_in_row_order
+from regrow.kernels.numba_sums import both_gradients, sum_row, values_gradient
+
+_CHUNK = 16  # channels turned at once: a cache line of float32
+
+
+@register_jitable
+def lay_out(numbers, part, value, index):
+    """Turn a batch [sample, channel] into tiles [channel, sample]."""
+    x, step_sample, step_channel, tiles = pointer(numbers[2], value), numbers[3], numbers[4], pointer(numbers[5], value)
+    num_channels, num_samples, padded, tile, num_chunks = numbers[6], numbers[7], numbers[8], numbers[9], numbers[10]
+    first, chunk = part // num_chunks * tile, part % num_chunks
+    width, present = min(tile, padded - first), min(tile, num_samples - first)
+    end = (chunk + 1) * num_channels // num_chunks
+    for c in range(chunk * num_channels // num_chunks, end, _CHUNK):
+        source = ahead(x, first * step_sample + c * step_channel)
+        target = ahead(tiles, first * num_channels + c * width)
+        _turn_in(source, step_sample, step_channel, present, target, width, min(_CHUNK, end - c))
+
+
+@register_jitable
+def _turn_in(source, step_sample, step_channel, present, target, width, num_channels):
+    """[sample, channel] -> [channel, sample], with zeros for the samples that are missing."""
+    _turn(source, step_sample, step_channel, target, width, present, num_channels)
+    for c in range(num_channels):
+        for b in range(present, width):
+            target[c * width + b] = 0
+
+
+@register_jitable
+def _turn(source, step_i, step_j, target, step, num_i, num_j):
+    """target[j, i] = source[i, j], in squares of 8 x 8; the last ones overlap those before where they must."""
+    if step_j == 1 and num_i >= 8 and num_j >= 8:
+        for i in range(0, num_i, 8):
+            begin_i = min(i, num_i - 8)
+            for j in range(0, num_j, 8):
+                begin_j = min(j, num_j - 8)
+                from_, to = ahead(source, begin_i * step_i + begin_j), ahead(target, begin_j * step + begin_i)
+                turn_square(from_, step_i, to, step)
+    else:
+        for j in range(num_j):
+            for i in range(num_i):
+                target[j * step + i] = source[i * step_i + j * step_j]
+
+
+@register_jitable
+def linear_forward(numbers, part, value, index):
+    """y[sample, row] = bias[row] + sum over the row's entries of value * x[sample, column], for a range of rows."""
+    row_starts, columns = pointer(numbers[2], types.int32), pointer(numbers[3], index)
+    col_starts, rows = pointer(numbers[4], types.int32), pointer(numbers[5], index)
+    num_rows, num_columns = numbers[6], numbers[7]
+    values, by_row, x = pointer(numbers[8], value), pointer(numbers[9], value), pointer(numbers[10], value)
+    bias, y, num_samples = pointer(numbers[11], value), pointer(numbers[12], value), numbers[13]
+    padded, tile = numbers[14], numbers[15]
+    cursors = ahead(pointer(numbers[16], types.int32), part * num_columns)
+    sums = ahead(pointer(numbers[17], value), part * _CHUNK * tile)
+
+    r0 = first_of(part, numbers[1], row_starts, num_rows)
+    r1 = first_of(part + 1, numbers[1], row_starts, num_rows)
+    put_in_row_order(values, by_row, row_starts, columns, col_starts, rows, num_columns, r0, r1, cursors)
+    for first in range(0, padded, tile):
+        width, present = min(tile, padded - first), min(tile, num_samples - first)
+        for chunk in range(r0, r1, _CHUNK):
+            end = min(chunk + _CHUNK, r1)
+            for r in range(chunk, end):
+                begin = types.intp(row_starts[r])
+                num = types.intp(row_starts[r + 1]) - begin
+                own, at = ahead(by_row, begin), ahead(columns, begin)
+                into = ahead(sums, (r - chunk) * width)
+                start = bias[r] if numbers[11] else value(0)
+                sum_row(start, own, at, num, width, ahead(x, first * num_columns), into, width)
+            _turn(sums, width, 1, ahead(y, first * num_rows + chunk), num_rows, end - chunk, present)
+
+
+@register_jitable
+def linear_both(numbers, part, value, index):
+    """dx[sample, column] and the gradient of the values, for a range of columns."""
+    _linear_backward(numbers, part, value, index, True)
+
+
+@register_jitable
+def linear_values(numbers, part, value, index):
+    """The gradient of the values alone, for a range of columns."""
+    _linear_backward(numbers, part, value, index, False)
+
+
+@register_jitable
+def _linear_backward(numbers, part, value, index, needs_input):
+    col_starts, rows = pointer(numbers[2], types.int32), pointer(numbers[3], index)
+    num_rows, num_columns = numbers[4], numbers[5]
+    values, gradient = pointer(numbers[6], value), pointer(numbers[7], value)
+    x, step_sample, step_channel = pointer(numbers[8], value), numbers[9], numbers[10]
+    dy, dx, num_samples = pointer(numbers[11], value), pointer(numbers[12], value), numbers[13]
+    padded, tile = numbers[14], numbers[15]
+    here = ahead(pointer(numbers[16], value), part * 2 * _CHUNK * tile)
+    back = ahead(here, _CHUNK * tile)
+
+    c0 = first_of(part, numbers[1], col_starts, num_columns)
+    c1 = first_of(part + 1, numbers[1], col_starts, num_columns)
+    for first in range(0, padded, tile):
+        width, present = min(tile, padded - first), min(tile, num_samples - first)
+        for chunk in range(c0, c1, _CHUNK):
+            num_channels = min(_CHUNK, c1 - chunk)
+            source = ahead(x, first * step_sample + chunk * step_channel)
+            _turn_in(source, step_sample, step_channel, present, here, width, num_channels)
+            for i in range(num_channels * width):
+                back[i] = 0
+            for i in range(num_channels):
+                begin = types.intp(col_starts[chunk + i])
+                num = types.intp(col_starts[chunk + i + 1]) - begin
+                at, into, below = ahead(rows, begin), ahead(gradient, begin), ahead(dy, first * num_rows)
+                own = ahead(here, i * width)
+                if needs_input:
+                    out = ahead(back, i * width)
+                    both_gradients(ahead(values, begin), at, num, below, width, own, out, into, width)
+                else:
+                    values_gradient(at, num, below, width, own, into, width)
+            if needs_input:
+                _turn(back, width, 1, ahead(dx, first * num_columns + chunk), num_columns, num_channels, present)

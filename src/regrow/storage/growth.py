@@ -1,0 +1,112 @@
+"""Growing by gradient where no dense gradient is kept: the best free places of a layer, found tile by tile."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regrow.kernels.planes import Convolution
+from regrow.row import Listed
+from regrow.select import k_smallest, positions_of
+from regrow.storage.packing import first_free
+from regrow.storage.places import Places
+from regrow.units import Layer
+
+_TILE = 1 << 22
+
+
+@dataclass(frozen=True)
+class Best:
+    """Free places of a layer, ascending, and their scores; `extreme` is finite if the whole gradient was."""
+
+    places: Tensor
+    scores: Tensor
+    extreme: Tensor
+
+
+def best_free(places: Places, gradients: Iterable[Tensor], count: int) -> Best:
+    """The free places with the `count` largest gradients; among equal ones those that come first.
+
+    `gradients` are consecutive parts of the layer's gradient, flat, in the order of its units.
+    """
+    active, _ = places.in_row_order()
+    count = min(count, places.layer.num_units - len(active))
+    listed, begin, extremes = Listed(active), 0, []
+    lowest = _Lowest(count)
+    for tile in (tile for part in gradients for tile in torch.split(part, _TILE)):
+        low = _wide(tile).abs().neg_()
+        extremes.append(low.amin())
+        low.index_fill_(0, listed.within(begin, begin + len(tile)) - begin, torch.inf)
+        lowest.look_at(low, begin)
+        begin += len(tile)
+    found, low = lowest.result()
+    return Best(found, -low, torch.stack(extremes).amin().neg())
+
+
+class _Lowest:
+    """The `count` lowest numbers of tiles that come one after another; among equal ones those that come first."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._bound: float | Tensor = torch.inf
+        self._found: list[tuple[Tensor, Tensor]] = []
+        self._num_found = 0
+
+    def look_at(self, numbers: Tensor, begin: int) -> None:
+        places = positions_of(numbers < self._bound)
+        self._found.append((places + begin, numbers.index_select(0, places)))
+        self._num_found += len(places)
+        if self._num_found > 2 * self._count:  # not every time, since few tiles change much
+            kept = self.result()
+            self._found, self._num_found, self._bound = [kept], len(kept[0]), kept[1].amax()
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        places, numbers = (torch.cat(parts) for parts in zip(*self._found, strict=True))
+        kept = k_smallest(numbers, min(self._count, len(numbers)))
+        return places.index_select(0, kept), numbers.index_select(0, kept)
+
+
+def gradient_tiles(layer: Layer, x: Tensor, dy: Tensor, how: Convolution | None) -> Iterator[Tensor]:
+    """The gradient of a layer's dense weight, some of its outputs at a time, flat in the order of its units."""
+    num_rows = max(1, _TILE * layer.shape[0] // layer.num_weights)
+    if layer.unit_dims[0] != 0:
+        num_rows = layer.shape[0]
+    rows = [range(layer.shape[0])] if how is None else _outputs_of_groups(layer, how)
+    for number, group in enumerate(rows):
+        for begin in range(group.start, group.stop, num_rows):
+            own = slice(begin, min(begin + num_rows, group.stop))
+            tile = _linear_tile(x, dy, own) if how is None else _conv_tile(layer, x, dy, how, number, own)
+            yield tile.permute(layer.unit_dims).reshape(-1)
+
+
+def _outputs_of_groups(layer: Layer, how: Convolution) -> list[range]:
+    each = layer.shape[0] // how.groups
+    return [range(begin, begin + each) for begin in range(0, layer.shape[0], each)]
+
+
+def _linear_tile(x: Tensor, dy: Tensor, rows: slice) -> Tensor:
+    return dy.reshape(-1, dy.shape[-1])[:, rows].T @ x.reshape(-1, x.shape[-1])
+
+
+def _conv_tile(layer: Layer, x: Tensor, dy: Tensor, how: Convolution, group: int, rows: slice) -> Tensor:
+    num_inputs = layer.shape[1]
+    inputs = x[:, group * num_inputs : (group + 1) * num_inputs]
+    shaped = x.new_empty(rows.stop - rows.start, *layer.shape[1:])
+    none, needed = (0,) * len(how.stride), (False, True, False)
+    _, tile, _ = torch.ops.aten.convolution_backward(
+        dy[:, rows], inputs, shaped, None, how.stride, how.padding, how.dilation, False, none, 1, needed
+    )
+    gradient: Tensor = tile
+    return gradient
+
+
+def no_gradient(places: Places, count: int) -> Best:
+    """What grows in a layer that took no part in a step: all gradients are 0, so the first free places."""
+    active, _ = places.in_row_order()
+    first = first_free(active, min(count, places.layer.num_units - len(active)))
+    return Best(first, torch.zeros(len(first), device=first.device), torch.zeros((), device=first.device))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

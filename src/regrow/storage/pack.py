@@ -1,0 +1,163 @@
+"""A pack: the weights of a parameter group's sparse layers as one vector, and where each of them belongs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regrow.kernels.choose import Choices
+from regrow.storage.growth import Best, best_free
+from regrow.storage.places import Places, overwrite
+from regrow.units import Layer
+
+
+class Pack:
+    """Values, places and, in a step that grows by gradient, the best free places; shared by storage and modules.
+
+    `wanted` says how many free places of each layer the next backward pass looks for, and `best` holds what the last
+    one found. `choices` remembers which layers are faster on their values alone.
+    """
+
+    def __init__(self, values: nn.Parameter, places: Sequence[Places], choices: Choices) -> None:
+        self.values = values
+        self.places = list(places)
+        self.choices = choices
+        self.wanted = [0] * len(self.places)
+        self.best: dict[int, Best] = {}
+        self._made_for: tuple[Any, ...] = ()
+        self._pieces: Sequence[Tensor] = ()
+
+    @property
+    def counts(self) -> list[int]:
+        return [places.count for places in self.places]
+
+    @property
+    def starts(self) -> list[int]:
+        """Where the values of each layer begin."""
+        return list(accumulate(self.counts, initial=0))[:-1]
+
+    def split(self, tensor: Tensor) -> Sequence[Tensor]:
+        """A vector like the values as one view per layer."""
+        return torch.split(tensor, self.counts)
+
+    def pieces(self) -> Sequence[Tensor]:
+        """The values of each layer, differentiable in the one parameter.
+
+        They are made once and serve many passes, so that the gradient of all is put together once in each.
+        """
+        values = self.values
+        stream = torch.cuda.current_stream(values.device).cuda_stream if values.is_cuda else None
+        made_for = (values.data_ptr(), values.dtype, values.device, values.requires_grad, stream)
+        if made_for != self._made_for:
+            self.places = [places.to(values.device) for places in self.places]
+            with torch.inference_mode(False), torch.enable_grad():
+                self._pieces = _Split.apply(values, self.counts)  # type: ignore[no-untyped-call]
+            self._made_for = made_for
+        return self._pieces
+
+    def take(self, places: Sequence[Places]) -> None:
+        """Take over other places for as many values; in the same memory where nothing changes in size."""
+        has_moved = [new.count for new in places] != self.counts
+        self.places = [overwrite(old, new) for old, new in zip(self.places, places, strict=True)]
+        if has_moved:
+            self._made_for, self._pieces = (), ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copying and pickling; pieces are not leaves of autograd, and are made anew."""
+        return {**self.__dict__, "best": {}, "_made_for": (), "_pieces": ()}
+
+
+class _Split(torch.autograd.Function):
+    """The vector cut into pieces that share its memory but not its version, since they outlive steps of the optimizer.
+
+    Nothing is saved, so that one such graph can be run through backward any number of times.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        return tuple(torch.split(values.data, sizes))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return torch.cat(gradients), None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One layer of a pack, as its module sees it."""
+
+    pack: Pack
+    number: int
+
+    @property
+    def places(self) -> Places:
+        return self.pack.places[self.number]
+
+    @property
+    def layer(self) -> Layer:
+        return self.places.layer
+
+    def values(self) -> Tensor:
+        """The values of this layer, differentiable."""
+        return self.pack.pieces()[self.number]
+
+    def expand(self, values: None = None) -> Tensor:
+        """The weights of the layer, dense, differentiable in the values."""
+        weight: Tensor = _Expand.apply(self.values(), self)  # type: ignore[no-untyped-call]
+        return weight
+
+    @property
+    def version(self) -> int:
+        """Changes whenever the values do."""
+        return self.pack.values._version
+
+    def check_version(self, version: int) -> None:
+        """Refuse to go back through a forward pass that used other values."""
+        if version != self.version:
+            raise RuntimeError(
+                f"the values of {self.layer.name} have changed between a forward and its backward pass; run backward "
+                "before the optimizer's step"
+            )
+
+    @property
+    def wanted(self) -> int:
+        """How many free places to grow are looked for in the next backward pass."""
+        return self.pack.wanted[self.number]
+
+    def look_for_growth(self, gradients: Iterable[Tensor]) -> None:
+        """Keep the best free places by a gradient of this layer, in parts as `best_free` wants them."""
+        self.pack.best[self.number] = best_free(self.places, gradients, self.wanted)
+
+
+class _Expand(torch.autograd.Function):
+    """Values to dense weights."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, slot: Slot) -> Tensor:
+        ctx.slot, ctx.version = slot, slot.version
+        return slot.places.spread(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.slot.check_version(ctx.version)
+        if ctx.slot.wanted:
+            ctx.slot.look_for_growth([ctx.slot.layer.flatten(gradient.detach())])
+        collected: Tensor = _Collect.apply(gradient, ctx.slot)  # type: ignore[no-untyped-call]
+        return collected, None
+
+
+class _Collect(torch.autograd.Function):
+    """Dense gradients to those of the values."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, slot: Slot) -> Tensor:
+        ctx.slot, ctx.version = slot, slot.version
+        return slot.places.collect(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.slot.check_version(ctx.version)
+        return ctx.slot.places.spread(gradient), None
