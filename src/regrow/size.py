@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from regrow.names import named_parameters, unwrap
+from regrow.optimizer_state import state_like
+from regrow.sparsifier import Sparsifier
 from regrow.storage.expanding import expanders_of, shared_values
 from regrow.storage.pack import Slot
 from regrow.storage.packed_layers import packed_slots
@@ -33,6 +35,13 @@ class Size:
     def bits(self) -> int:
         """The description length: 32 bits for every parameter and a bit for every position that may hold one."""
         return 32 * self.parameters + self.positions
+
+
+def training_bytes(sparse: Sparsifier) -> int:
+    """What the sparse layers take while they train: values, gradient, optimizer state, and what says where they are."""
+    parameters = sparse._storage.parameters
+    state = sum(tensor.nbytes for p in parameters for tensor in state_like(sparse._optimizer, p))
+    return 2 * sum(p.nbytes for p in parameters) + state + sparse._storage.index_bytes
 
 
 def size_of(model: nn.Module, masks: Mapping[str, Tensor]) -> Size:

@@ -88,6 +88,7 @@ def check_config(config: "Config") -> None:
             'width = "thin" is for the method Dense with a sparsity, that of the sparse network which it is to match'
         )
     _check_choice("precision", config.precision, ("float32", "bfloat16"))
+    _check_choice("storage", config.storage, ("dense", "packed"))
     _check_choice("start.topology", config.start.topology, ("random", "magnitude", "final", "counts"))
     _check_choice("start.weights", config.start.weights, ("fresh", "initial", "final"))
     looks_back = config.start.topology in ("final", "counts") or config.start.weights != "fresh"

@@ -18,6 +18,7 @@ from regrow.lab.cli_common import (
     Precision,
     Runs,
     SaveEvery,
+    Store,
     Threads,
     err,
     explained,
@@ -53,6 +54,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
     epochs: Epochs = None,
     precision: Precision = None,
+    storage: Store = None,
     runs: Runs = Path("runs"),
     device: Device = "auto",
     threads: Threads = None,
@@ -72,7 +74,7 @@ def train(
     from regrow.lab.sweep import train_here
 
     named: Settings = {"model": model, "data": data, "seed": seed, "epochs": epochs, "precision": precision}
-    named |= {"method.name": method, "method.sparsity": sparsity}
+    named |= {"storage": storage, "method.name": method, "method.sparsity": sparsity}
     pairs = [(key, value) for key, value in named.items() if value is not None]
     settings: Settings = {}
     for key, value in [*pairs, *map(parse_override, overrides or [])]:
@@ -92,6 +94,7 @@ def sweep(
     overrides: Overrides = None,
     epochs: Epochs = None,
     precision: Precision = None,
+    storage: Store = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time on a CPU, each in a process.")] = 1,
     lanes: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time on a GPU, in one process; by default what fits, up to 8.")
@@ -118,7 +121,7 @@ def sweep(
     from regrow.lab.runs import RunFolder
     from regrow.lab.sweep import sweep as train_all
 
-    named = {"epochs": epochs, "precision": precision}
+    named = {"epochs": epochs, "precision": precision, "storage": storage}
     given = [*(f"{key}={value}" for key, value in named.items() if value is not None), *(overrides or [])]
     configs = [c for c in read_experiment(experiment, given) if not only or any(part in c.id for part in only)]
     if not configs:

@@ -29,6 +29,7 @@ SaveEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
 Compile = Annotated[
     bool | None, typer.Option("--compile/--no-compile", help="torch.compile the network; by default on a GPU.")
 ]
+Store = Annotated[str | None, typer.Option("--storage", help="`dense`, or `packed`: memory for active weights only.")]
 Precision = Annotated[str | None, typer.Option(help="`float32` or `bfloat16` (autocast).")]
 
 

@@ -69,6 +69,7 @@ class Config:
     stretch: float = 1.0
     width: float | str = 1.0
     precision: str = "float32"
+    storage: str = "dense"
     start: Start = Start()
 
     @property

@@ -38,7 +38,8 @@ class Steps(Protocol):
 def choose_steps(training: Training) -> Steps:
     """Captured where the device and the data allow it."""
     is_on_gpu = training.device.type == "cuda" and isinstance(training.data, Dataset)
-    return CapturedSteps(training) if is_on_gpu else EagerSteps(training)
+    is_packed = training.config.storage == "packed"  # whose rewirings change the sizes of layers
+    return CapturedSteps(training) if is_on_gpu and not is_packed else EagerSteps(training)
 
 
 class EagerSteps:

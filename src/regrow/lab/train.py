@@ -20,7 +20,7 @@ from regrow.lab.runs import FORMAT, METRICS, BadRun, RunFolder
 from regrow.lab.start import begin
 from regrow.lab.steps import choose_steps
 from regrow.lab.training import STATE_FORMAT, Training
-from regrow.size import count_flops, size_of
+from regrow.size import count_flops, size_of, training_bytes
 
 
 class Stopped(RuntimeError):
@@ -142,6 +142,9 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
     masks = training.sparse.masks()
     is_sparse = training.sparse.budget < sum(mask.numel() for mask in masks.values())
     size = size_of(training.model, masks if is_sparse else {})
+    num_bytes = training_bytes(training.sparse)
+    if training.config.storage == "packed":
+        training.sparse.detach()  # dense weights again, as they are read everywhere
     _write_tables(folder, training)
     folder.write_tensors("final_weights", training.model.state_dict())
     folder.write_tensors("final_topology", masks)
@@ -167,7 +170,8 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
                 {"name": layer.name, "shape": list(layer.shape), "active": layer.active, "sparsity": layer.sparsity}
                 for layer in training.sparse.layers
             ],
-            "storage": "hashed" if training.sparse.method.shares_values else "dense",
+            "storage": "hashed" if training.sparse.method.shares_values else training.config.storage,
+            "training_bytes": num_bytes,
             "provenance": {
                 **made_with,
                 "compiled": training.is_compiled,

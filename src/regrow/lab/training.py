@@ -91,6 +91,7 @@ class Training:
             layers=sparse_layers(self.model),
             start=self.beginning.topology,
             seed=config.seed,
+            storage=config.storage,
         )
         self._check_budget()
         self.meter = new_meter(self.device)

@@ -58,6 +58,11 @@ class DenseStorage:
             for stretch, weight in zip(flat, self.weights, strict=True)
         ]
 
+    @property
+    def index_bytes(self) -> int:
+        beside = [*self.masks, *(tensor for kept in self.companions.values() for tensor in kept)]
+        return sum(tensor.nbytes for tensor in beside)
+
     def follow(self) -> None:
         """Follow the parameters if they were moved to another device or memory format since."""
         if [parameter.data_ptr() for parameter in self.parameters] == self._addresses:

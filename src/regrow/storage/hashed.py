@@ -54,6 +54,10 @@ class HashedStorage:
     def weights(self) -> list[Tensor]:
         return [parameter.detach() for parameter in self.parameters]
 
+    @property
+    def index_bytes(self) -> int:
+        return 0  # computed anew wherever they are needed
+
     def count(self) -> list[int]:
         return [sharing.num_values for sharing in self._sharings]
 

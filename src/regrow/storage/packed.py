@@ -64,6 +64,12 @@ class PackedStorage:
     def weights(self) -> list[Tensor]:
         return [pack.values.detach() for pack in self.packs]
 
+    @property
+    def index_bytes(self) -> int:
+        beside = [vector for vectors in self.companions.values() for vector in vectors]
+        places = [own for pack in self.packs for own in pack.places]
+        return sum(own.num_bytes for own in places) + sum(vector.nbytes for vector in beside)
+
     def follow(self) -> None:
         """Follow the values to another device."""
         for i, pack in enumerate(self.packs):

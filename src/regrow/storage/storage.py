@@ -28,6 +28,10 @@ class Storage(Protocol):
     def weights(self) -> Sequence[Tensor]:
         """The parameters without autograd."""
 
+    @property
+    def index_bytes(self) -> int:
+        """What lies beside the weights to say where they are: masks, positions, signs."""
+
     def follow(self) -> None:
         """Follow the parameters if they were moved to another device or memory format since."""
 

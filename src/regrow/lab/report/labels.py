@@ -150,7 +150,7 @@ def _in_words(key: str, value: Any, config: Config) -> str:
         return "rewiring to the end"
     if key == "stretch":
         return f"{_plain(value)}x"
-    if key == "precision":
+    if key in ("precision", "storage"):
         return str(value)
     text = str(value) if key in _COUNT_OR_FRACTION else _plain(value)
     return f"{key.removeprefix('method.').removeprefix('optimizer.')}={text}"

@@ -41,6 +41,7 @@ class Result:
     seconds: float
     parameters: int
     bits: int
+    training_bytes: int | None
     flops: int
     layers: tuple[Layer, ...]
     provenance: dict[str, str]
@@ -201,6 +202,7 @@ def read_result(run: Run) -> Result:
             seconds=_finite(summary["seconds"]),
             parameters=int(size["parameters"]),
             bits=int(size["bits"]),
+            training_bytes=summary.get("training_bytes"),
             flops=int(summary["flops"]),
             layers=tuple(_read_layer(layer) for layer in summary["layers"]),
             provenance={key: str(value) for key, value in summary["provenance"].items() if value is not None},

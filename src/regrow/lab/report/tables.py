@@ -87,6 +87,13 @@ def _bits(group: Group) -> Cell:
     return Cell(f"{number:,.0f}", number, byte_size(number))
 
 
+def _bytes(group: Group) -> Cell:
+    if any(result.training_bytes is None for result in group.results):
+        return Cell("", None)
+    number = group.median_of("training_bytes")
+    return Cell(byte_size(8 * number), number)
+
+
 def _flops(group: Group) -> Cell:
     return Cell(short_count(group.median_of("flops")), group.median_of("flops"))
 
@@ -111,6 +118,7 @@ COLUMNS: dict[Column, Callable[[Group], Cell]] = {
     Column("difference", "difference"): _difference,
     Column("parameters", "parameters"): _parameters,
     Column("bits", "description length, bits"): _bits,
+    Column("bytes", "training state"): _bytes,
     Column("flops", "FLOPs"): _flops,
     Column("epochs", "epochs"): _epochs,
     Column("seconds", "time per run"): _seconds,
