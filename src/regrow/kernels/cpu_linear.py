@@ -42,7 +42,7 @@ def linear_backward(
         results = repeat(None, len(portions)) if dx is None else _portions(dx)
         for part, part_below, result in zip(portions, _portions(below), results, strict=True):
             _backward(pattern, values, part, part_below, result, gradient)
-    return None if dx is None else dx.view(x.shape), gradient
+    return dx if dx is None or x.ndim == 2 else dx.view(x.shape), gradient
 
 
 def _samples(x: Tensor, num_channels: int) -> Tensor:
@@ -92,7 +92,7 @@ def _lay_out(batch: Tensor, tile: int) -> tuple[Tensor, int]:
     num_samples, num_channels = batch.shape
     padded = -(-num_samples // _LANES) * _LANES
     tiles = batch.new_empty(padded * num_channels)
-    work = 4 * padded * num_channels
+    work = 8 * padded * num_channels
     num_chunks = max(1, min(4 * num_threads_for(work), num_channels // 64))
     num_parts = -(-padded // tile) * num_chunks
     args = [batch.data_ptr(), *batch.stride(), tiles.data_ptr(), num_channels, num_samples, padded, tile, num_chunks]
