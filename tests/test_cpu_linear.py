@@ -2,6 +2,8 @@
 
 import copy
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -185,6 +187,12 @@ def test_a_forked_process_with_one_thread_can_compute(two_threads):
         torch.set_num_threads(1)
         os._exit(0 if torch.equal(linear_forward(layer.pattern, layer.values, x), expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_kernels_work_where_nothing_compiled_can_be_kept():
+    code = "import torch; from regrow.kernels.pattern import make_pattern as f; f(torch.zeros(1), torch.zeros(1), 1, 1)"
+    nowhere = os.environ | {"NUMBA_CACHE_LOCATOR_CLASSES": "ZipCacheLocator"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=nowhere)
 
 
 @pytest.mark.parametrize("way", ["sparse", "dense"])
