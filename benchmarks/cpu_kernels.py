@@ -4,7 +4,8 @@
 
 Milliseconds, medians of blocks that take turns. `step` is forward, both gradients and an update with momentum, of all
 weights of the dense layer, of the nonzeros of the sparse one. CSR has no gradient for its values that is not dense, so
-only its forward is there. The last table is a whole network with loss and optimizer: LeNet-300-100, batches of 100.
+only its forward is there. A table for each layer; the last is of a whole network with loss and optimizer:
+LeNet-300-100, batches of 100.
 """
 
 import argparse
@@ -119,19 +120,19 @@ def measure(name: str, shape: tuple[int, ...], x: Tensor, dy: Tensor, repeats: i
         yield [name, str(len(x)), f"{sparsity:g}", *numbers, *ratios, *others]
 
 
-def layers(only: str | None, quick: bool, repeats: int) -> list[list[str]]:
+def layers(only: str | None, quick: bool, repeats: int) -> Iterator[list[list[str]]]:
+    """One table for every layer and batch, as soon as it is there."""
     head = ["layer", "batch", "sparsity"]
     head += [f"{side} {part}" for side in ("dense", "sparse") for part in ("fwd", "bwd", "step")]
-    rows = [[*head, "fwd", "bwd", "step", "CSR fwd", "sparseprop step"]]
+    head += ["fwd", "bwd", "step", "CSR fwd", "sparseprop step"]
     if only != "conv":
         for num_rows, num_columns, batch in LINEAR[4:5] if quick else LINEAR:
             x, dy = torch.randn(batch, num_columns), torch.randn(batch, num_rows)
-            rows += measure(f"{num_columns}->{num_rows}", (num_rows, num_columns), x, dy, repeats)
+            yield [head, *measure(f"{num_columns}->{num_rows}", (num_rows, num_columns), x, dy, repeats)]
     if only != "linear":
         for channels, side, batch in CONV[1:] if quick else CONV:
             x, dy = (torch.randn(batch, channels, side, side) for _ in range(2))
-            rows += measure(f"3x3 {channels} of {side}x{side}", (channels, channels, 3, 3), x, dy, repeats)
-    return rows
+            yield [head, *measure(f"3x3 {channels} of {side}x{side}", (channels, channels, 3, 3), x, dy, repeats)]
 
 
 class SparseLinear(nn.Module):
@@ -180,7 +181,8 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
     if arguments.only != "lenet":
-        print(table(layers(arguments.only, arguments.quick, arguments.repeats)))
+        for rows in layers(arguments.only, arguments.quick, arguments.repeats):
+            print(table(rows), flush=True)
     if arguments.only in (None, "lenet"):
         print("\n" + table(lenet(arguments.repeats)))
 

@@ -106,3 +106,9 @@ def test_one_picture_without_a_batch():
     x = random_tensor(3, 5, 6)
     expected = torch.nn.functional.conv2d(x, layer.weight, padding=1)
     torch.testing.assert_close(apply_conv(layer.pattern, layer.values, x, THREE_BY_THREE), expected)
+
+
+def test_images_with_other_channels_are_refused():
+    layer = random_layer(4, 3, 3, 3, density=0.4)
+    with pytest.raises(ValueError, match="3 channels"):
+        conv_forward(layer.pattern, layer.values, random_tensor(1, 4, 5, 5), THREE_BY_THREE)

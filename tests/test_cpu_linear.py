@@ -2,6 +2,8 @@
 
 import copy
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -187,6 +189,12 @@ def test_a_forked_process_with_one_thread_can_compute(two_threads):
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_kernels_work_where_nothing_compiled_can_be_kept():
+    code = "import torch; from regrow.kernels.pattern import make_pattern as f; f(torch.zeros(1), torch.zeros(1), 1, 1)"
+    nowhere = os.environ | {"NUMBA_CACHE_LOCATOR_CLASSES": "ZipCacheLocator"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=nowhere)
+
+
 @pytest.mark.parametrize("way", ["sparse", "dense"])
 def test_autograd_agrees_with_finite_differences(way):
     layer = random_layer(5, 7, density=0.4)
@@ -205,6 +213,37 @@ def test_a_copied_pattern_is_whole():
     x = random_tensor(4, 30)
     expected = linear_forward(layer.pattern, layer.values, x)
     assert torch.equal(linear_forward(copy.deepcopy(layer.pattern), layer.values, x), expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        ([1, 0], [0, 0]),
+        ([0, 0], [1, 0]),
+        ([0, 0], [1, 1]),
+        ([0, 2], [0, 0]),
+        ([0, 0], [0, 3]),
+        ([-1], [0]),
+        ([0], [-1]),
+    ],
+    ids=["rows", "columns", "twice", "row too large", "column too large", "row negative", "column negative"],
+)
+def test_entries_out_of_order_or_place_are_refused(rows, columns):
+    with pytest.raises(ValueError, match="sort entries by column"):
+        make_pattern(torch.tensor(rows), torch.tensor(columns), num_rows=2, num_columns=3)
+
+
+def test_tensors_that_do_not_fit_are_refused():
+    layer = random_layer(3, 5, density=0.5)
+    x = random_tensor(2, 5)
+    with pytest.raises(TypeError, match="convert"):
+        linear_forward(layer.pattern, layer.values, x.float())
+    with pytest.raises(TypeError, match="densify"):
+        linear_forward(layer.pattern, layer.values.half(), x.half())
+    with pytest.raises(ValueError, match="as many values"):
+        linear_forward(layer.pattern, layer.values[1:], x)
+    with pytest.raises(ValueError, match="5 features"):
+        linear_forward(layer.pattern, layer.values, x[:, 1:])
 
 
 def test_too_many_nonzeros_are_refused():

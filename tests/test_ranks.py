@@ -14,17 +14,21 @@ import regrow
 NUM_RANKS = 2
 
 
-def train_on_rank(rank: int, folder: str, name: str) -> None:
+def train_on_rank(rank: int, folder: str, name: str, storage: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=NUM_RANKS)
     torch.manual_seed(rank)  # ranks begin with different weights; DDP makes them alike
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 4)))
+    inner = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 4))
+    model = DistributedDataParallel(inner) if storage == "dense" else inner
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     cls = regrow.METHODS[name]
     method = cls(sparsity=0.8) if cls.walks else cls(sparsity=0.8, period=1)
     calls_to_collectives = count_collectives()
-    sparse = regrow.attach(model, optimizer, method)
+    sparse = regrow.attach(model, optimizer, method, storage=storage)
+    if storage == "packed":
+        model = DistributedDataParallel(inner)
+        calls_to_collectives.clear()
     per_step = []
     for _ in range(50):
         before = len(calls_to_collectives)
@@ -53,9 +57,12 @@ def count_collectives() -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize("name", ["DSR", "RigL", "DeepR"])
-def test_both_ranks_rewire_alike_fifty_times(tmp_path: Path, name: str) -> None:
-    torch.multiprocessing.spawn(train_on_rank, (str(tmp_path), name), nprocs=NUM_RANKS)
+@pytest.mark.parametrize(
+    ("name", "storage"),
+    [("DSR", "dense"), ("RigL", "dense"), ("DeepR", "dense"), ("DSR", "packed"), ("DeepR", "packed")],
+)
+def test_both_ranks_rewire_alike_fifty_times(tmp_path: Path, name: str, storage: str) -> None:
+    torch.multiprocessing.spawn(train_on_rank, (str(tmp_path), name, storage), nprocs=NUM_RANKS)
     (weights, masks, step, rewirings), other = (
         torch.load(tmp_path / f"rank{rank}", weights_only=True) for rank in range(NUM_RANKS)
     )
@@ -64,3 +71,8 @@ def test_both_ranks_rewire_alike_fifty_times(tmp_path: Path, name: str) -> None:
     assert list(masks) == ["0.weight", "2.weight"], "names without the wrapper's prefix"
     assert all(torch.equal(mask, other[1][layer]) for layer, mask in masks.items())
     assert all(torch.equal(weight, other[0][key]) for key, weight in weights.items())
+
+
+def test_packed_storage_does_not_grow_by_the_gradients_of_one_rank_alone(tmp_path: Path) -> None:
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="the gradients of several processes"):
+        torch.multiprocessing.spawn(train_on_rank, (str(tmp_path), "RigL", "packed"), nprocs=NUM_RANKS)

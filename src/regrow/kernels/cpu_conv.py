@@ -4,16 +4,19 @@ Threads share the images. Each entry of y and dx is summed by one thread in a fi
 is summed per thread first, so that it is the same from run to run with the same number of threads.
 """
 
+from math import prod
+
 import torch
 from torch import Tensor
 
-from regrow.kernels.pattern import Pattern
+from regrow.kernels.pattern import Pattern, check_fits
 from regrow.kernels.planes import Convolution, Planes, plan
 from regrow.kernels.team import run
 
 
 def conv_forward(pattern: Pattern, values: Tensor, x: Tensor, layer: Convolution, bias: Tensor | None = None) -> Tensor:
     """y of shape [images, rows, *pixels] for x of shape [images, channels, *pixels]."""
+    _check(pattern, values, x, layer, bias)
     y = x.new_empty(len(x), pattern.num_rows, *layer.output_size(tuple(x.shape[2:])))
     if y.numel():
         num_parts, planes = _plan(layer, x)
@@ -33,6 +36,7 @@ def conv_backward(
     pattern: Pattern, values: Tensor, x: Tensor, dy: Tensor, layer: Convolution, needs_input: bool = True
 ) -> tuple[Tensor | None, Tensor]:
     """(dx or None, gradient of the values) in one pass through the columns."""
+    _check(pattern, values, x, layer, dy)
     if not dy.numel():
         return torch.zeros_like(x) if needs_input else None, torch.zeros_like(values)
     dx = x.new_empty(x.shape) if needs_input else None
@@ -48,6 +52,13 @@ def conv_backward(
     kernel, work = "conv_both" if needs_input else "conv_values", 2 * pattern.num_entries * dy[:, 0].numel()
     run(kernel, values.dtype, pattern.rows.dtype, num_parts, args, work)
     return dx, gradients.sum(0)
+
+
+def _check(pattern: Pattern, values: Tensor, x: Tensor, layer: Convolution, other: Tensor | None) -> None:
+    check_fits(pattern, values, x, other)
+    num_channels = pattern.num_columns // prod(layer.kernel_size) * layer.groups
+    if x.ndim != 2 + len(layer.kernel_size) or x.shape[1] != num_channels:
+        raise ValueError(f"this layer takes images of {num_channels} channels, got a tensor of shape {tuple(x.shape)}")
 
 
 def _plan(layer: Convolution, x: Tensor) -> tuple[int, Planes]:

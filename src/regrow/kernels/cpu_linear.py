@@ -5,11 +5,12 @@ Each entry of the results is computed by one thread in a fixed order: they are t
 
 from collections.abc import Sequence
 from itertools import repeat
+from math import prod
 
 import torch
 from torch import Tensor
 
-from regrow.kernels.pattern import Pattern
+from regrow.kernels.pattern import Pattern, check_fits
 from regrow.kernels.team import num_threads_for, run
 
 _LANES, _CHUNK = 16, 16  # as in the kernels
@@ -19,7 +20,8 @@ _MOST_SAMPLES = 4096  # laid out at once, which bounds the memory that a call ta
 
 def linear_forward(pattern: Pattern, values: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
     """y of shape [..., num_rows] for x of shape [..., num_columns]."""
-    batch = x if x.ndim == 2 else x.reshape(-1, pattern.num_columns)
+    check_fits(pattern, values, x, bias)
+    batch = _samples(x, pattern.num_columns)
     y = batch.new_empty(batch.shape[0], pattern.num_rows)
     if pattern.num_rows:
         for part, result in zip(_portions(batch), _portions(y), strict=True):
@@ -31,8 +33,8 @@ def linear_backward(
     pattern: Pattern, values: Tensor, x: Tensor, dy: Tensor, needs_input: bool = True
 ) -> tuple[Tensor | None, Tensor]:
     """(dx or None, gradient of the values) in one pass through the columns."""
-    batch = x if x.ndim == 2 else x.reshape(-1, pattern.num_columns)
-    below = dy if dy.ndim == 2 else dy.reshape(-1, pattern.num_rows)
+    check_fits(pattern, values, x, dy)
+    batch, below = _samples(x, pattern.num_columns), _samples(dy, pattern.num_rows)
     dx = batch.new_empty(batch.shape) if needs_input else None
     gradient = torch.zeros_like(values)
     if pattern.num_columns:
@@ -40,7 +42,14 @@ def linear_backward(
         results = repeat(None, len(portions)) if dx is None else _portions(dx)
         for part, part_below, result in zip(portions, _portions(below), results, strict=True):
             _backward(pattern, values, part, part_below, result, gradient)
-    return None if dx is None else dx.view(x.shape), gradient
+    return dx if dx is None or x.ndim == 2 else dx.view(x.shape), gradient
+
+
+def _samples(x: Tensor, num_channels: int) -> Tensor:
+    """All leading dimensions as one."""
+    if x.shape[-1] != num_channels:
+        raise ValueError(f"this layer has {num_channels} features on that side, got a tensor of shape {tuple(x.shape)}")
+    return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), num_channels)
 
 
 def _portions(batch: Tensor) -> Sequence[Tensor]:
@@ -83,7 +92,7 @@ def _lay_out(batch: Tensor, tile: int) -> tuple[Tensor, int]:
     num_samples, num_channels = batch.shape
     padded = -(-num_samples // _LANES) * _LANES
     tiles = batch.new_empty(padded * num_channels)
-    work = 4 * padded * num_channels
+    work = 8 * padded * num_channels
     num_chunks = max(1, min(4 * num_threads_for(work), num_channels // 64))
     num_parts = -(-padded // tile) * num_chunks
     args = [batch.data_ptr(), *batch.stride(), tiles.data_ptr(), num_channels, num_samples, padded, tile, num_chunks]

@@ -97,5 +97,5 @@ class _Layer(torch.autograd.Function):
             dx, gradient = backward(ctx.pattern, values, x, dy, ctx.layer, ctx.way, needs_input)
         if needs_bias:
             channel = dy.ndim - 1 if ctx.layer is None else 1
-            db = dy.sum([dim for dim in range(dy.ndim) if dim != channel])
+            db = dy.sum(0) if dy.ndim == 2 else dy.sum([dim for dim in range(dy.ndim) if dim != channel])
         return gradient, dx, db, None, None, None

@@ -21,11 +21,15 @@ _TYPES = {
 @cache
 def entry(kernel, value, index):
     """A C function that takes the address of a job and does parts of it until none is left."""
-    return _compile(getattr(numba_kernels, kernel), _TYPES[value], _TYPES[index], _stamp()).ctypes
+    what = getattr(numba_kernels, kernel), _TYPES[value], _TYPES[index], _stamp()
+    try:
+        return _compile(*what, keep=True).ctypes
+    except RuntimeError:  # no folder that we may write to: every process compiles for itself
+        return _compile(*what, keep=False).ctypes
 
 
-def _compile(kernel, value, index, stamp):
-    @cfunc(types.void(types.voidptr), cache=True, error_model="numpy")
+def _compile(kernel, value, index, stamp, keep):
+    @cfunc(types.void(types.voidptr), cache=keep, error_model="numpy")
     def work(job):
         stamp  # noqa: B018, what is compiled is kept by the names used here, and must not outlive a change of sources
         numbers = pointer(job, types.int64)

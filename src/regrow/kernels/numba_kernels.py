@@ -2,7 +2,7 @@
 
 from regrow.kernels.numba_conv import conv_both, conv_forward, conv_order, conv_values
 from regrow.kernels.numba_linear import lay_out, linear_both, linear_forward, linear_values
-from regrow.kernels.numba_order import fill_matrix, order_by_row, read_matrix
+from regrow.kernels.numba_order import fill_matrix, order_by_row, read_entries, read_matrix
 
 __all__ = [
     "conv_both",
@@ -15,5 +15,6 @@ __all__ = [
     "linear_forward",
     "linear_values",
     "order_by_row",
+    "read_entries",
     "read_matrix",
 ]

@@ -11,6 +11,29 @@ from regrow.kernels.numba_lanes import pointer
 
 
 @register_jitable
+def read_entries(numbers, part, value, index):
+    """Rows in few bytes and how many entries begin before each column; at `wrong` the first entry that is amiss."""
+    rows, columns, num = pointer(numbers[2], types.int64), pointer(numbers[3], types.int64), numbers[4]
+    num_rows, num_columns = numbers[5], numbers[6]
+    own, col_starts, wrong = (
+        pointer(numbers[7], index),
+        pointer(numbers[8], types.int32),
+        pointer(numbers[9], types.int64),
+    )
+    r, c = -1, 0
+    for i in range(num):
+        is_next = columns[i] > c or (columns[i] == c and rows[i] > r)
+        r, c = rows[i], columns[i]
+        if not is_next or r < 0 or r >= num_rows or c >= num_columns:
+            wrong[0] = i
+            return
+        own[i] = r
+        col_starts[c + 1] += 1
+    for c in range(num_columns):
+        col_starts[c + 1] += col_starts[c]
+
+
+@register_jitable
 def order_by_row(numbers, part, value, index):
     """From rows in column order: how many entries begin before each row, and the column of each entry in row order."""
     rows, col_starts = pointer(numbers[2], index), pointer(numbers[3], types.int32)

@@ -55,13 +55,38 @@ def make_pattern(rows: Tensor, columns: Tensor, num_rows: int, num_columns: int)
     >>> pattern.col_starts.tolist(), pattern.columns.tolist(), pattern.row_starts.tolist()
     ([0, 1, 1, 3], [2, 0, 2], [0, 1, 3])
     """
-    if max(num_rows, num_columns, len(rows)) > _LARGEST:
+    num = len(rows)
+    if max(num_rows, num_columns, num) > _LARGEST:
         raise ValueError(f"sparse CPU kernels count up to {_LARGEST} rows, columns and nonzeros; use dense storage")
+    if len(columns) != num:
+        raise ValueError(f"every entry has a row and a column, got {num} rows and {len(columns)} columns")
+    given = [positions.to("cpu", torch.int64).contiguous() for positions in (rows, columns)]
     index = torch.uint16 if max(num_rows, num_columns) <= 1 << 16 else torch.int32
-    col_starts = torch.zeros(num_columns + 1, dtype=torch.int32)
-    torch.cumsum(torch.bincount(columns, minlength=num_columns), 0, out=col_starts[1:])
-    own = rows.to(index).contiguous()
-    other, row_starts = torch.empty_like(own), torch.zeros(num_rows + 1, dtype=torch.int32)
-    pointers = [tensor.data_ptr() for tensor in (own, col_starts, other, row_starts)]
-    run("order_by_row", torch.float32, index, 1, [*pointers, num_rows, num_columns], work=len(rows))
+    own, other = (torch.empty(num, dtype=index) for _ in range(2))
+    col_starts, row_starts = (torch.zeros(length + 1, dtype=torch.int32) for length in (num_columns, num_rows))
+    wrong = torch.tensor(-1)
+    read, written = _pointers(*given), _pointers(own, col_starts, wrong)
+    run("read_entries", torch.float32, index, 1, [*read, num, num_rows, num_columns, *written], work=num)
+    if wrong >= 0:
+        raise ValueError(
+            f"entry {int(wrong)} at row {int(rows[wrong])}, column {int(columns[wrong])} is outside of {num_rows} x "
+            f"{num_columns} or out of order; sort entries by column, then by row"
+        )
+    args = [*_pointers(own, col_starts, other, row_starts), num_rows, num_columns]
+    run("order_by_row", torch.float32, index, 1, args, work=num)
     return Pattern(num_rows, num_columns, own, col_starts, other, row_starts)
+
+
+def check_fits(pattern: Pattern, values: Tensor, *others: Tensor | None) -> None:
+    """Refuse tensors that the kernels, which work on bare memory, would misread."""
+    if values.dtype not in (torch.float32, torch.float64) or values.device.type != "cpu":
+        raise TypeError(f"sparse CPU kernels take float32 or float64, got {values.dtype} on {values.device}; densify")
+    if values.shape != pattern.rows.shape or not values.is_contiguous():
+        raise ValueError(f"a pattern of {pattern.num_entries} entries takes as many values, got {tuple(values.shape)}")
+    for other in others:
+        if other is not None and (other.dtype != values.dtype or other.device != values.device):
+            raise TypeError(f"values are {values.dtype}, but an input is {other.dtype} on {other.device}; convert it")
+
+
+def _pointers(*tensors: Tensor) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]

@@ -25,6 +25,13 @@ class Best:
     extreme: Tensor
 
 
+def check_sees_all_gradients() -> None:
+    """Refuse to grow by gradients of which every process would see its own only, before they are summed."""
+    is_shared = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if is_shared and torch.distributed.get_world_size() > 1:
+        raise ValueError("packed storage cannot grow by the gradients of several processes; use storage='dense'")
+
+
 def best_free(places: Places, gradients: Iterable[Tensor], count: int) -> Best:
     """The free places with the `count` largest gradients; among equal ones those that come first.
 

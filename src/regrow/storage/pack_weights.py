@@ -17,6 +17,7 @@ from regrow.row import cut_into_chunks
 from regrow.select import positions_of
 from regrow.start import largest_units, random_places
 from regrow.storage.expanding import check_replaceable, expanders_of, owners_of, start_expanding
+from regrow.storage.growth import check_sees_all_gradients
 from regrow.storage.pack import Pack, Slot
 from regrow.storage.packed import PackedStorage
 from regrow.storage.packed_layers import forward_for
@@ -40,6 +41,8 @@ def check_can_be_packed(method: Method) -> None:
         raise ValueError(f"{name} brings its own storage, in which positions share values; use storage='dense'")
     if method.gradient_memory:
         raise ValueError(f"{name} keeps a mean gradient for every place, active or not; use storage='dense'")
+    if method.gradient_memory is not None:
+        check_sees_all_gradients()
     if method.granularity != "weight":
         raise ValueError(f"packed storage holds single weights; use granularity='weight', not {method.granularity!r}")
 

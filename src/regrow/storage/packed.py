@@ -23,7 +23,7 @@ from regrow.rewiring import Plan
 from regrow.row import Chunk, Listed, check_finite, cut_into_chunks
 from regrow.select import ascending
 from regrow.state import check_positions
-from regrow.storage.growth import no_gradient
+from regrow.storage.growth import check_sees_all_gradients, no_gradient
 from regrow.storage.pack import Pack, Slot
 from regrow.storage.packing import column_order, exchange, index_dtype, move, renumber
 from regrow.storage.places import places_of_logical, places_of_stored
@@ -44,6 +44,7 @@ class PackedStorage:
         self.companions: dict[str, list[Tensor]] = {}
         self._groups = list(groups)
         self._seed = seed
+        self._has_fresh_signs = False
         slots = {
             i: Slot(pack, n) for pack, group in zip(packs, groups, strict=True) for n, i in enumerate(group.layers)
         }
@@ -101,7 +102,10 @@ class PackedStorage:
         """There are none."""
 
     def mask_gradients(self) -> None:
-        """There are none to mask."""
+        """There are none to mask. But before the first step weights may still have changed since they were packed."""
+        if self._has_fresh_signs:
+            self.fix_signs(self._seed)
+            self._has_fresh_signs = False
 
     def is_masked(self, i: int) -> bool:
         return True
@@ -109,6 +113,7 @@ class PackedStorage:
     # Rewiring
 
     def expect_growth(self, wanted: Sequence[int]) -> None:
+        check_sees_all_gradients()
         for slot, count in zip(self.slots, wanted, strict=True):
             slot.pack.wanted[slot.number] = count
             slot.pack.best.clear()
@@ -182,7 +187,7 @@ class PackedStorage:
 
     def fix_signs(self, seed: int) -> None:
         """Give every weight the side of zero it is on, and every other place one at random."""
-        self._seed = seed
+        self._seed, self._has_fresh_signs = seed, True
         self.companions["signs"] = [pack.values.detach() > 0 for pack in self.packs]
         for number, pack in enumerate(self.packs):
             self._toss_coins(number, self.companions["signs"][number], pack.values.detach() == 0)
@@ -232,7 +237,7 @@ class PackedStorage:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over topology and companions; values come with the model's own state."""
-        self._seed = state["seed"]
+        self._seed, self._has_fresh_signs = state["seed"], False
         self.packs[0].choices.load(state["kernels"])
         for pack, group in zip(self.packs, self._groups, strict=True):
             given = [(self.layers[i], state["positions"][self.layers[i].name]) for i in group.layers]
