@@ -25,6 +25,7 @@ class Description:
     layers: tuple[LayerInfo, ...]
     num_dense: int
     num_bytes: int
+    num_header_bytes: int
     made_by: dict[str, str]
 
     @property
@@ -32,8 +33,19 @@ class Description:
         """All numbers that are stored, those of dense tensors and buffers included."""
         return self.num_dense + sum(layer.active for layer in self.layers)
 
+    @property
+    def num_positions(self) -> int:
+        """Where active values could be."""
+        return sum(prod(layer.shape) for layer in self.layers)
+
+    @property
+    def description_length(self) -> int:
+        """In bytes: 32 bits for every number that is stored and a bit for every position."""
+        return -(-(32 * self.num_parameters + self.num_positions) // 8)
+
     def __str__(self) -> str:
-        title = ", ".join([f"{self.num_bytes:,} bytes", f"{self.num_parameters:,} numbers", *self.made_by.values()])
+        made_by = [f"{key} {value}" for key, value in self.made_by.items()]
+        title = ", ".join([f"{self.num_bytes:,} bytes", f"{self.num_parameters:,} numbers", *made_by])
         return summarise(title, list(self.layers)) if self.layers else title
 
 
@@ -116,7 +128,9 @@ def describe(path: str | os.PathLike[str]) -> Description:
             layers.append(LayerInfo(name, tuple(shape), active, 1 - active / max(prod(shape), 1)))
         plain = [key for key in file.keys() if not key.startswith((VALUES, MASK))]  # noqa: SIM118
         num_dense = sum(prod(file.get_slice(key).get_shape()) for key in plain)
-    return Description(tuple(layers), num_dense, Path(path).stat().st_size, made_by)
+    with Path(path).open("rb") as raw:
+        num_header_bytes = 8 + int.from_bytes(raw.read(8), "little")
+    return Description(tuple(layers), num_dense, Path(path).stat().st_size, num_header_bytes, made_by)
 
 
 def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
