@@ -79,9 +79,13 @@ def _translate(plain: nn.Module, inputs: tuple[Tensor, ...]) -> bytes:
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        raise ValueError(f"torch cannot write this model as ONNX for batches of any size: {error}") from error
+        raise ValueError(f"torch cannot write this model as ONNX: {error}") from error
     assert program is not None
-    graph: bytes = program.model_proto.SerializeToString()
+    proto = program.model_proto
+    # Where a model fixes its batch, torch falls back to the size it saw and says so only in its log.
+    if not all(one.type.tensor_type.shape.dim[0].dim_param for one in proto.graph.input):
+        raise ValueError("the model cannot take batches of any size: some operation in it depends on the size it sees")
+    graph: bytes = proto.SerializeToString()
     return graph
 
 

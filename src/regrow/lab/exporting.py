@@ -23,6 +23,8 @@ def export_run(path: Path, out: str | os.PathLike[str], format: str | None = Non
     """Write the network a run ended with, in any format; what comes back is what `regrow.export_onnx` says."""
     folder, format = RunFolder(path), choose_format(out, format)
     config = folder.config()
+    if not folder.is_finished:
+        raise BadRun(f"{path} is not finished; train it to its end first")
     check_place(out)
     if format == "onnx":
         check_packages()
@@ -44,8 +46,7 @@ def _content(folder: RunFolder, config: Config) -> Content:
 
 def _made_by(folder: RunFolder, config: Config) -> dict[str, str]:
     summary = folder.summary()
-    if summary is None:
-        raise BadRun(f"{folder.path} is not finished; train it to its end first")
+    assert summary is not None
     method = config.make_method(summary["steps"] // summary["epochs"])
     return {"method": repr(method), "step": str(summary["steps"]), "torch": summary["provenance"]["torch"]}
 
