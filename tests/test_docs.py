@@ -1,5 +1,6 @@
 """The documents run: every Python block, in order, and the README's example with every method."""
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -10,8 +11,11 @@ from typer.testing import CliRunner
 
 import regrow
 from regrow.lab.cli import app
+from regrow.lab.config import make_config
+from regrow.lab.train import Options, train
 
 ROOT = Path(__file__).parent.parent
+HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
 
 
 def python_blocks(document: str) -> list[str]:
@@ -69,3 +73,28 @@ def test_the_commands_of_the_lab_page_work(line, tmp_path, monkeypatch):
         words += ["data=synthetic", "epochs=1", "batch_size=500", "--runs", str(tmp_path)]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
+
+
+def test_the_page_about_files_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    """Its run is a short one on the synthetic set, under the name that the page has for it."""
+    monkeypatch.chdir(tmp_path)
+    config = make_config(
+        {"data": "synthetic", "epochs": 1, "batch_size": 500, "method": "DSR", "sparsity": 0.99},
+    )
+    train(config, tmp_path / "runs", Options(threads=1))
+    page = (ROOT / "docs/files.md").read_text()
+    [name] = set(re.findall(r"runs/(\S+)", page))
+    (tmp_path / "runs" / config.id).rename(tmp_path / "runs" / name)
+    space: dict[str, object] = {}
+    for language, block in re.findall(r"```(python onnx|python|console)\n(.*?)```", page, re.DOTALL):
+        if not HAS_ONNX and (language == "python onnx" or ".onnx" in block):
+            continue
+        if language != "console":
+            exec(block, space)
+            continue
+        for line in block.splitlines():
+            result = CliRunner().invoke(app, shlex.split(line)[1:])
+            assert result.exit_code == 0, result.output
+    made = {path.name for path in tmp_path.iterdir()}
+    assert made >= {"dense.safetensors", "model.pt", "matrices.pt", "lenet.safetensors", "lenet.pt"}
+    assert not HAS_ONNX or made >= {"lenet.onnx", "model.onnx"}

@@ -4,6 +4,7 @@ from typing import Any
 
 from regrow import testing
 from regrow.attachment import attach
+from regrow.exporting import export
 from regrow.files import describe, load, load_state_dict, save
 from regrow.history import Rewiring
 from regrow.methods import METHODS, Method
@@ -16,6 +17,7 @@ from regrow.methods.rigl import RigL
 from regrow.methods.set import SET
 from regrow.methods.snfs import SNFS
 from regrow.methods.static import Static
+from regrow.onnx_files import export_onnx
 from regrow.sparsifier import Sparsifier
 
 __version__ = "0.1.0"
@@ -35,6 +37,8 @@ __all__ = [
     "Static",
     "attach",
     "describe",
+    "export",
+    "export_onnx",
     "load",
     "load_state_dict",
     "save",

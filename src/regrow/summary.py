@@ -34,7 +34,10 @@ def summarise(title: str, layers: Sequence[LayerInfo]) -> str:
         ["active", *(f"{n:,}" for n in [*active, sum(active)])],
         [
             "sparsity",
-            *(f"{1 - a / w:.4f}" for a, w in zip([*active, sum(active)], [*weights, sum(weights)], strict=True)),
+            *(
+                f"{1 - a / max(w, 1):.4f}"
+                for a, w in zip([*active, sum(active)], [*weights, sum(weights)], strict=True)
+            ),
         ],
     ]
     widths = [max(len(cell) for cell in column) for column in columns]

@@ -25,6 +25,7 @@ from regrow.lab.cli_common import (
     make_options,
     out,
 )
+from regrow.lab.cli_files import describe, export
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
     from regrow.lab.backlog import Outcome
@@ -41,6 +42,8 @@ app = typer.Typer(
     "last.\n\nBegin with `regrow train --method DSR --sparsity 0.99 --epochs 5`.",
 )
 app.add_typer(bench, name="bench")
+app.command()(export)
+app.command()(describe)
 
 
 @app.command()

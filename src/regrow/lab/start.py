@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,16 @@ from regrow.lab.models.thin import thin_width
 from regrow.lab.runs import BadRun, RunFolder
 
 _WEIGHTS, _TOPOLOGY = int.from_bytes(b"weights"), int.from_bytes(b"places")
+
+
+class Images(Protocol):
+    """What a network must be told about its data."""
+
+    @property
+    def image_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def num_classes(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -52,9 +63,9 @@ def _finished_parent(config: Config, root: Path) -> RunFolder | None:
     return folder
 
 
-def build_model(config: Config, data: Data) -> nn.Module:
+def build_model(config: Config, images: Images) -> nn.Module:
     """The network with weights drawn from the run's seed; other weights than those of the run it starts from."""
-    options = models.options_for(config.model, data.image_shape, data.num_classes)
+    options = models.options_for(config.model, images.image_shape, images.num_classes)
     is_thin = config.width == "thin"
     width = thin_width(config.model, config.sparsity, **options) if is_thin else float(config.width)
     model = models.build(config.model, width=width, **options)

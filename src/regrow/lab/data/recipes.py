@@ -19,6 +19,7 @@ class Recipe:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augmentation: Augmentation = "none"
+    image_shape: tuple[int, ...] = (1, 28, 28)
     num_classes: int = 10
 
 
@@ -79,6 +80,7 @@ CIFAR10 = Recipe(
     mean=(125.3, 123.0, 113.9),
     std=(63.0, 62.1, 66.7),
     augmentation="crop_flip",
+    image_shape=(3, 32, 32),
 )
 
 RECIPES: Mapping[str, Recipe] = {"mnist": MNIST, "fashion_mnist": FASHION_MNIST, "cifar10": CIFAR10}

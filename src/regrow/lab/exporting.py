@@ -1,0 +1,83 @@
+"""Finished runs as files for other programs."""
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import regrow
+from regrow.exporting import check_place, choose_format, export_content
+from regrow.file_format import Content
+from regrow.lab.config import Config
+from regrow.lab.data import open_data
+from regrow.lab.data.recipes import RECIPES
+from regrow.lab.models import sparse_layers
+from regrow.lab.runs import BadRun, RunFolder
+from regrow.lab.start import Images, build_model
+from regrow.methods import METHODS
+from regrow.onnx_files import check_packages
+
+
+def export_run(path: Path, out: str | os.PathLike[str], format: str | None = None) -> float | None:
+    """Write the network a run ended with, in any format; what comes back is what `regrow.export_onnx` says."""
+    folder, format = RunFolder(path), choose_format(out, format)
+    config = folder.config()
+    if not folder.is_finished:
+        raise BadRun(f"{path} is not finished; train it to its end first")
+    check_place(out)
+    if format == "onnx":
+        check_packages()
+        images = _images_of(config)
+        example = torch.randn(1, *images.image_shape, generator=torch.Generator().manual_seed(0))
+        return regrow.export_onnx(out, _network(folder, config, images), example)
+    shares_values = METHODS[config.method_name].shares_values
+    if shares_values and format == "sparse":
+        raise ValueError(f"the positions of {path} share values: it has no sparse form; say --format dense")
+    export_content(_expanded(folder, config) if shares_values else _content(folder, config), out, format)
+    return None
+
+
+def _content(folder: RunFolder, config: Config) -> Content:
+    masks = folder.read_tensors("final_topology")
+    is_sparse = not all(bool(mask.all()) for mask in masks.values())
+    return Content(folder.read_tensors("final_weights"), masks if is_sparse else {}, _made_by(folder, config))
+
+
+def _made_by(folder: RunFolder, config: Config) -> dict[str, str]:
+    summary = folder.summary()
+    assert summary is not None
+    method = config.make_method(summary["steps"] // summary["epochs"])
+    return {"method": repr(method), "step": str(summary["steps"]), "torch": summary["provenance"]["torch"]}
+
+
+def _expanded(folder: RunFolder, config: Config) -> Content:
+    state: dict[str, Tensor] = dict(_network(folder, config, _images_of(config)).state_dict())
+    return Content(state, {}, _made_by(folder, config))
+
+
+def _images_of(config: Config) -> Images:
+    """What the network expects; a data set need not be fetched for that."""
+    return RECIPES.get(config.data) or open_data(config.data, device="cpu")
+
+
+def _network(folder: RunFolder, config: Config, images: Images) -> nn.Module:
+    """The plain network with the final weights in it."""
+    model = build_model(config, images)
+    weights = folder.read_tensors("final_weights")
+    try:
+        if METHODS[config.method_name].shares_values:
+            _load_shared(model, weights, config)
+        else:
+            model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise BadRun(f"the final weights of {folder.path} do not fit its config: {error}") from None
+    return model
+
+
+def _load_shared(model: nn.Module, weights: dict[str, Tensor], config: Config) -> None:
+    """Share values as the run did, which follows from its seed, and put dense weights in their place."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sparse = regrow.attach(model, optimizer, config.make_method(1), layers=sparse_layers(model), seed=config.seed)
+    model.load_state_dict(weights)
+    sparse.detach()
