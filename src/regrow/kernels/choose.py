@@ -6,6 +6,7 @@ choice that was loaded is never measured again.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from math import ceil, log2, prod
 from time import perf_counter
 from typing import get_args
@@ -57,7 +58,7 @@ class Case:
     dtype: torch.dtype
     num_threads: int
 
-    @property
+    @cached_property
     def name(self) -> str:
         """As one line of text, for people and files."""
         kind = "linear" if self.layer is None else f"conv {self.layer}"
@@ -70,12 +71,26 @@ class Case:
 
 def case_of(pattern: Pattern, x: Tensor, layer: Convolution | None = None) -> Case:
     """The case of a layer and its input, densities rounded to half powers of 2, samples to the next power of 2."""
-    num_positions = pattern.num_rows * pattern.num_columns
-    log_density = round(2 * log2(max(pattern.num_entries, 1) / num_positions)) / 2 if num_positions else 0.0
-    samples, rest = (prod(x.shape[:-1]), x.shape[-1:]) if layer is None else (len(x), x.shape[1:])
+    size = (pattern.num_rows, pattern.num_columns, pattern.num_entries)
+    return _case(*size, x.shape, layer, x.dtype, torch.get_num_threads())
+
+
+@lru_cache(maxsize=1024)  # asked in every forward pass of every layer
+def _case(
+    num_rows: int,
+    num_columns: int,
+    num_entries: int,
+    input_shape: tuple[int, ...],
+    layer: Convolution | None,
+    dtype: torch.dtype,
+    num_threads: int,
+) -> Case:
+    num_positions = num_rows * num_columns
+    log_density = round(2 * log2(max(num_entries, 1) / num_positions)) / 2 if num_positions else 0.0
+    split = len(input_shape) - 1 if layer is None else 1
+    samples, rest = prod(input_shape[:split]), input_shape[split:]
     rounded = 1 << ceil(log2(samples)) if samples else 0
-    shape = (pattern.num_rows, pattern.num_columns)
-    return Case(*shape, log_density, (rounded, *rest), layer, x.dtype, torch.get_num_threads())
+    return Case(num_rows, num_columns, log_density, (rounded, *rest), layer, dtype, num_threads)
 
 
 @dataclass
@@ -90,9 +105,10 @@ class Choices:
         if self.forced is not None:
             return self.forced
         case = case_of(pattern, x, layer)
-        if case.name not in self.made:
-            self.made[case.name] = _fastest(case)
-        return self.made[case.name]
+        way = self.made.get(case.name)
+        if way is None:
+            way = self.made[case.name] = _fastest(case)
+        return way
 
     def state(self) -> dict[str, str]:
         """What was chosen, as plain text."""

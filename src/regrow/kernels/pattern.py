@@ -1,6 +1,8 @@
 """Where the nonzeros of a weight matrix are, in the two orders in which the CPU kernels walk through them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,16 +30,16 @@ class Pattern:
     columns: Tensor
     row_starts: Tensor
 
-    @property
+    @cached_property
     def num_entries(self) -> int:
-        return len(self.rows)
+        return self.rows.numel()
 
-    @property
+    @cached_property
     def by_column(self) -> tuple[int, int]:
         """Where the kernels find column order: the addresses of `col_starts` and `rows`."""
         return self.col_starts.data_ptr(), self.rows.data_ptr()
 
-    @property
+    @cached_property
     def by_row(self) -> tuple[int, int]:
         """Where the kernels find row order: the addresses of `row_starts` and `columns`."""
         return self.row_starts.data_ptr(), self.columns.data_ptr()
@@ -46,6 +48,10 @@ class Pattern:
     def num_bytes(self) -> int:
         """Memory taken by the indices."""
         return sum(t.nbytes for t in (self.rows, self.col_starts, self.columns, self.row_starts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copying: addresses that were looked up do not go along."""
+        return Pattern, tuple(getattr(self, field.name) for field in fields(self))
 
 
 def make_pattern(rows: Tensor, columns: Tensor, num_rows: int, num_columns: int) -> Pattern:

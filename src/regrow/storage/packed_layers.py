@@ -93,14 +93,10 @@ def _cast(*tensors: Any) -> list[Any]:
 
 def _way(slot: Slot, x: Tensor, values: Tensor, bias: Tensor | None, how: Convolution | None) -> Way:
     """Whether to compute on the values alone."""
-    places = slot.places
-    dtypes = {tensor.dtype for tensor in (x, values, bias) if tensor is not None}
-    if (
-        not isinstance(places, PatternPlaces)
-        or x.device.type != "cpu"
-        or len(dtypes) > 1
-        or x.dtype not in KERNEL_DTYPES
-    ):
+    places, dtype = slot.places, x.dtype
+    if not isinstance(places, PatternPlaces) or dtype not in KERNEL_DTYPES or x.device.type != "cpu":
+        return "dense"
+    if values.dtype != dtype or (bias is not None and bias.dtype != dtype):
         return "dense"
     return slot.pack.choices.way(places.pattern, x, how)
 
@@ -123,24 +119,31 @@ class _Layer(torch.autograd.Function):
         return torch.convolution(x, weight, bias, how.stride, how.padding, how.dilation, False, none, how.groups)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, values = ctx.saved_tensors
-        slot, how = ctx.slot, ctx.how
-        slot.check_version(ctx.version)
-        needs_x, needs_values, needs_bias = ctx.needs_input_grad[:3]
-        dx = dvalues = None
-        if ctx.way == "sparse":
-            if needs_x or needs_values:
-                dx, dvalues = kernels.backward(_pattern(slot), values, x, dy, how, ctx.way, needs_x)
-            if needs_values and slot.wanted:
-                slot.look_for_growth(gradient_tiles(slot.layer, x, dy, how))
-        else:
-            backward = _linear_backward if how is None else _convolution_backward
-            dx, gradient = backward(ctx, x, values, dy)
-            if gradient is not None:
-                dvalues = _take(gradient, slot)
-        return dx, dvalues if needs_values else None, _sum(dy, how) if needs_bias else None, None, None, None
+        return _go_back_once(ctx, dy) if torch.is_grad_enabled() else _go_back(ctx, dy)
+
+
+def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, values = ctx.saved_tensors
+    slot, how = ctx.slot, ctx.how
+    slot.check_version(ctx.version)
+    needs_x, needs_values, needs_bias = ctx.needs_input_grad[:3]
+    dx = dvalues = None
+    if ctx.way == "sparse":
+        if needs_x or needs_values:
+            dx, dvalues = kernels.backward(_pattern(slot), values, x, dy, how, ctx.way, needs_x)
+        if needs_values and slot.wanted:
+            slot.look_for_growth(gradient_tiles(slot.layer, x, dy, how))
+    else:
+        backward = _linear_backward if how is None else _convolution_backward
+        dx, gradient = backward(ctx, x, values, dy)
+        if gradient is not None:
+            dvalues = _take(gradient, slot)
+    return dx, dvalues if needs_values else None, _sum(dy, how) if needs_bias else None, None, None, None
+
+
+# Its guard against a second differentiation costs as much as a small layer, so it is left out where none can follow.
+_go_back_once = torch.autograd.function.once_differentiable(_go_back)
 
 
 def _linear_backward(ctx: Any, x: Tensor, values: Tensor, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
