@@ -101,6 +101,8 @@ def _load_packed(path: str | os.PathLike[str], model: nn.Module) -> None:
                 raise bad(path, f"the mask of {name} does not count {len(values)} values")
             parts[name] = Part(tuple(shape), values.to(dtype), positions)
     for name, other in aliases.items():
+        if not isinstance(other, str) or (other not in parts and other not in state):
+            raise bad(path, f"it ties {name} to something that it does not have")
         (parts if other in parts else state)[name] = (parts if other in parts else state)[other]
     strange = set(parts) - set(packed_slots(model))
     state |= {name: parts.pop(name).dense() for name in strange}
@@ -109,6 +111,12 @@ def _load_packed(path: str | os.PathLike[str], model: nn.Module) -> None:
     missing = set(own_names.values()) - set(state) - names_of_vectors(model)
     if missing:
         raise bad(path, f"it has no {sorted(missing)[0]}")
+    own = model.state_dict()
+    for name, tensor in state.items():
+        if name not in own or name in names_of_vectors(model):
+            raise bad(path, f"the model has no {name} of its own")
+        if tensor.shape != own[name].shape:
+            raise bad(path, f"{name} has shape {tuple(tensor.shape)}, in the model {tuple(own[name].shape)}")
     fill(model, parts)
     model.load_state_dict(state, strict=False)
 

@@ -72,16 +72,21 @@ def fill(model: nn.Module, parts: Mapping[str, Part]) -> None:
     slots = packed_slots(model)
     if set(parts) != set(slots) or any(parts[name].shape != slot.layer.shape for name, slot in slots.items()):
         raise ValueError("the sparse layers of the file are not the packed ones of the model; attach with the same")
+    if empty := next((name for name, part in parts.items() if not len(part.values)), None):
+        raise ValueError(f"the file has no active weight in {empty}; every packed layer has at least one")
     packs = {id(slot.pack): slot.pack for slot in slots.values()}
-    for pack in packs.values():
-        own = {slot.number: parts[name] for name, slot in slots.items() if slot.pack is pack}
-        given = sum(len(part.values) for part in own.values())
+    own = {
+        key: {slot.number: parts[name] for name, slot in slots.items() if slot.pack is p} for key, p in packs.items()
+    }
+    for key, pack in packs.items():
+        given = sum(len(part.values) for part in own[key].values())
         if given != len(pack.values):
             raise ValueError(
                 f"the file has {given:,} active weights where the model has room for {len(pack.values):,}; attach "
                 "with the same sparsity and parameter groups"
             )
-        _fill(pack, own)
+    for key, pack in packs.items():
+        _fill(pack, own[key])
 
 
 @torch.no_grad()

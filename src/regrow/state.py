@@ -71,7 +71,8 @@ def check_positions(state: Mapping[str, Any], layers: Sequence[Layer]) -> None:
         raise ValueError("the state has other sparse layers; attach with the same layers")
     for layer in layers:
         positions = state["positions"][layer.name]
-        if not isinstance(positions, Tensor) or positions.dtype not in (torch.int32, torch.int64) or not len(positions):
+        is_list = isinstance(positions, Tensor) and positions.dtype in (torch.int32, torch.int64)
+        if not is_list or positions.ndim != 1 or not len(positions):
             raise ValueError(_CONTRADICTS)
         num_columns = layer.num_weights // layer.shape[0]
         logical = positions.long()
@@ -79,8 +80,11 @@ def check_positions(state: Mapping[str, Any], layers: Sequence[Layer]) -> None:
         is_inside = int(logical.amin()) >= 0 and int(logical.amax()) < layer.num_weights
         if not is_inside or not bool((stored[1:] > stored[:-1]).all()):
             raise ValueError(f"the state's positions do not fit layer {layer.name}; is it from another model?")
-        if any(len(tensors.get(layer.name, ())) != len(positions) for tensors in state["companions"].values()):
+        companions = [tensors.get(layer.name) for tensors in state["companions"].values()]
+        if any(not isinstance(own, Tensor) or own.shape != positions.shape for own in companions):
             raise ValueError(_CONTRADICTS)
+    if sum(len(state["positions"][layer.name]) for layer in layers) != state["budget"]:
+        raise ValueError(_CONTRADICTS)
 
 
 def check_masks(masks: Mapping[str, Tensor], layers: Sequence[Layer]) -> None:

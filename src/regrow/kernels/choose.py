@@ -133,8 +133,8 @@ def _measure(case: Case) -> Way:
     """Time both ways on random weights and inputs, in turns; the best of a few rounds counts."""
     generator = torch.Generator().manual_seed(0)
     pattern = _random_pattern(case, generator)
-    values = torch.randn(pattern.num_entries, dtype=case.dtype, generator=generator)
-    x = torch.randn(case.input_shape, dtype=case.dtype, generator=generator)
+    values = torch.randn(pattern.num_entries, dtype=case.dtype, generator=generator, device="cpu")
+    x = torch.randn(case.input_shape, dtype=case.dtype, generator=generator, device="cpu")
     best: dict[Way, float] = {}
     for attempt in range(1 + _ROUNDS):  # the first compiles and warms up
         for way in get_args(Way):
@@ -147,6 +147,6 @@ def _measure(case: Case) -> Way:
 
 
 def _random_pattern(case: Case, generator: torch.Generator) -> Pattern:
-    is_active = torch.rand(case.num_columns, case.num_rows, generator=generator) < 2**case.log_density
+    is_active = torch.rand(case.num_columns, case.num_rows, generator=generator, device="cpu") < 2**case.log_density
     columns, rows = is_active.nonzero(as_tuple=True)
     return make_pattern(rows, columns, case.num_rows, case.num_columns)

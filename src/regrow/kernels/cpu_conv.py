@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from regrow.kernels.pattern import Pattern, check_fits
+from regrow.kernels.pattern import Pattern, bias_for, check_fits
 from regrow.kernels.planes import Convolution, Planes, plan
 from regrow.kernels.team import run
 
@@ -17,6 +17,7 @@ from regrow.kernels.team import run
 def conv_forward(pattern: Pattern, values: Tensor, x: Tensor, layer: Convolution, bias: Tensor | None = None) -> Tensor:
     """y of shape [images, rows, *pixels] for x of shape [images, channels, *pixels]."""
     _check(pattern, values, x, layer, bias)
+    bias = bias_for(pattern, bias)
     y = x.new_empty(len(x), pattern.num_rows, *layer.output_size(tuple(x.shape[2:])))
     if y.numel():
         num_parts, planes = _plan(layer, x)
@@ -37,6 +38,9 @@ def conv_backward(
 ) -> tuple[Tensor | None, Tensor]:
     """(dx or None, gradient of the values) in one pass through the columns."""
     _check(pattern, values, x, layer, dy)
+    fitting = (len(x), pattern.num_rows, *layer.output_size(tuple(x.shape[2:])))
+    if dy.shape != fitting:
+        raise ValueError(f"the gradient of this layer's output has shape {fitting}, got {tuple(dy.shape)}")
     if not dy.numel():
         return torch.zeros_like(x) if needs_input else None, torch.zeros_like(values)
     dx = x.new_empty(x.shape) if needs_input else None
@@ -70,8 +74,8 @@ def _plan(layer: Convolution, x: Tensor) -> tuple[int, Planes]:
 def _order(pattern: Pattern, values: Tensor, taps: Tensor) -> tuple[Tensor, Tensor]:
     """Values in row order, and where the tap of each begins in the planes."""
     num_parts = torch.get_num_threads() if pattern.num_entries > 64 * pattern.num_columns else 1
-    by_row, places = torch.empty_like(values), torch.empty(pattern.num_entries, dtype=torch.int32)
-    cursors = torch.empty(num_parts * pattern.num_columns, dtype=torch.int32)
+    by_row, places = torch.empty_like(values), values.new_empty(pattern.num_entries, dtype=torch.int32)
+    cursors = values.new_empty(num_parts * pattern.num_columns, dtype=torch.int32)
     where = [*pattern.by_row, *pattern.by_column, pattern.num_rows, pattern.num_columns]
     args = [*where, *(tensor.data_ptr() for tensor in (values, by_row, taps, places, cursors))]
     run("conv_order", values.dtype, pattern.rows.dtype, num_parts, args, work=16 * pattern.num_entries)

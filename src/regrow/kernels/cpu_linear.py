@@ -10,7 +10,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from regrow.kernels.pattern import Pattern, check_fits
+from regrow.kernels.pattern import Pattern, bias_for, check_fits
 from regrow.kernels.team import num_threads_for, run
 
 _LANES, _CHUNK = 16, 16  # as in the kernels
@@ -21,6 +21,7 @@ _MOST_SAMPLES = 4096  # laid out at once, which bounds the memory that a call ta
 def linear_forward(pattern: Pattern, values: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
     """y of shape [..., num_rows] for x of shape [..., num_columns]."""
     check_fits(pattern, values, x, bias)
+    bias = bias_for(pattern, bias)
     batch = _samples(x, pattern.num_columns)
     y = batch.new_empty(batch.shape[0], pattern.num_rows)
     if pattern.num_rows:
@@ -35,6 +36,8 @@ def linear_backward(
     """(dx or None, gradient of the values) in one pass through the columns."""
     check_fits(pattern, values, x, dy)
     batch, below = _samples(x, pattern.num_columns), _samples(dy, pattern.num_rows)
+    if len(batch) != len(below):
+        raise ValueError(f"x has {len(batch)} samples and dy {len(below)}; they must be of the same batch")
     dx = batch.new_empty(batch.shape) if needs_input else None
     gradient = torch.zeros_like(values)
     if pattern.num_columns:

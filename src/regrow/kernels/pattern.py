@@ -68,9 +68,10 @@ def make_pattern(rows: Tensor, columns: Tensor, num_rows: int, num_columns: int)
         raise ValueError(f"every entry has a row and a column, got {num} rows and {len(columns)} columns")
     given = [positions.to("cpu", torch.int64).contiguous() for positions in (rows, columns)]
     index = torch.uint16 if max(num_rows, num_columns) <= 1 << 16 else torch.int32
-    own, other = (torch.empty(num, dtype=index) for _ in range(2))
-    col_starts, row_starts = (torch.zeros(length + 1, dtype=torch.int32) for length in (num_columns, num_rows))
-    wrong = torch.tensor(-1)
+    own, other = (torch.empty(num, dtype=index, device="cpu") for _ in range(2))
+    lengths = (num_columns + 1, num_rows + 1)
+    col_starts, row_starts = (torch.zeros(length, dtype=torch.int32, device="cpu") for length in lengths)
+    wrong = torch.tensor(-1, device="cpu")
     read, written = _pointers(*given), _pointers(own, col_starts, wrong)
     run("read_entries", torch.float32, index, 1, [*read, num, num_rows, num_columns, *written], work=num)
     if wrong >= 0:
@@ -92,6 +93,17 @@ def check_fits(pattern: Pattern, values: Tensor, *others: Tensor | None) -> None
     for other in others:
         if other is not None and (other.dtype != values.dtype or other.device != values.device):
             raise TypeError(f"values are {values.dtype}, but an input is {other.dtype} on {other.device}; convert it")
+        if type(other) not in (Tensor, torch.nn.Parameter, type(None)):
+            raise TypeError(
+                f"sparse CPU kernels read the memory of plain tensors, got a {type(other).__name__}; densify"
+            )
+
+
+def bias_for(pattern: Pattern, bias: Tensor | None) -> Tensor | None:
+    """One number for each row, side by side in memory, of a bias that may be one for all."""
+    if bias is not None and bias.shape not in ((pattern.num_rows,), (1,), ()):
+        raise ValueError(f"this layer has {pattern.num_rows} outputs, got a bias of shape {tuple(bias.shape)}")
+    return None if bias is None else bias.expand(pattern.num_rows).contiguous()
 
 
 def _pointers(*tensors: Tensor) -> list[int]:

@@ -29,8 +29,13 @@ class Convolution:
     groups: int = 1
 
     def output_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
-        along = zip(size, self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
-        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in along)
+        along = list(zip(size, self.kernel_size, self.stride, self.padding, self.dilation, strict=True))
+        room = [n + 2 * p - d * (k - 1) - 1 for n, k, _, p, d in along]
+        if min(room) < 0:
+            raise RuntimeError(
+                f"images of {tuple(size)} pixels are smaller than the kernel {self.kernel_size}; pad them"
+            )
+        return tuple(left // stride + 1 for left, stride in zip(room, self.stride, strict=True))
 
 
 class Planes(NamedTuple):
@@ -91,7 +96,9 @@ def plan(layer: Convolution, size: tuple[int, ...], num_channels: int, num_image
         for c in range(num_channels // layer.groups)
         for taps in product(*(along.taps for along in alongs))
     ]
-    return Planes(widths, stride, block, run, x_step, y_step, lead, room, torch.tensor(taps, dtype=torch.int32))
+    return Planes(
+        widths, stride, block, run, x_step, y_step, lead, room, torch.tensor(taps, dtype=torch.int32, device="cpu")
+    )
 
 
 class _Tap(NamedTuple):

@@ -124,7 +124,9 @@ class PatternPlaces(Places):
 
     def stored(self) -> Tensor:
         pattern = self.pattern
-        columns = torch.arange(pattern.num_columns).repeat_interleave(pattern.col_starts.diff(), output_size=self.count)
+        columns = torch.arange(pattern.num_columns, device="cpu").repeat_interleave(
+            pattern.col_starts.diff(), output_size=self.count
+        )
         return columns.mul_(pattern.num_rows).add_(pattern.rows.long())
 
     def spread(self, values: Tensor) -> Tensor:

@@ -1,0 +1,133 @@
+"""Odd or wrong things given to packed layers: computed as torch does, or refused before anything changes."""
+
+import pytest
+import torch
+from torch import nn
+
+import regrow
+from regrow.kernels.cpu_conv import conv_backward
+from regrow.kernels.cpu_linear import linear_backward
+from regrow.kernels.pattern import make_pattern
+from regrow.kernels.planes import Convolution
+
+
+def packed(model, method=None, **options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    method = method or regrow.Static(sparsity=0.5)
+    return regrow.attach(model, optimizer, method, storage="packed", kernels="sparse", **options)
+
+
+def small_network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10))
+
+
+@pytest.mark.parametrize("bias", [torch.full((1,), 7.0), torch.arange(60.0)[::2]], ids=["one for all", "with gaps"])
+def test_a_bias_that_is_not_a_row_of_numbers_in_memory_is_read_like_torch_reads_it(bias):
+    model = small_network()
+    model[0].bias = nn.Parameter(bias)
+    expected = model[0](torch.zeros(2, 20)).detach()
+    packed(model)
+    assert torch.equal(model[0](torch.zeros(2, 20)), expected)
+
+
+def test_the_default_device_does_not_matter():
+    model = nn.Sequential(nn.Conv2d(2, 4, 3))
+    images = torch.randn(2, 2, 8, 8)
+    packed(model)
+    expected = model(images)
+    try:
+        torch.set_default_device("meta")
+        assert torch.equal(model(images), expected)
+    finally:
+        torch.set_default_device(None)
+
+
+def test_images_smaller_than_the_kernel_are_refused():
+    model = nn.Sequential(nn.Conv2d(2, 4, 5, stride=2))
+    packed(model)
+    with pytest.raises(RuntimeError, match="smaller than the kernel"):
+        model(torch.zeros(2, 2, 4, 4))
+
+
+def test_gradients_of_another_shape_are_refused():
+    pattern = make_pattern(torch.tensor([0]), torch.tensor([0]), 1, 9)
+    layer = Convolution((3, 3), (1, 1), (0, 0), (1, 1))
+    with pytest.raises(ValueError, match=r"has shape \(1, 1, 2, 2\)"):
+        conv_backward(pattern, torch.ones(1), torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 3, 3), layer)
+    with pytest.raises(ValueError, match="same batch"):
+        linear_backward(pattern, torch.ones(1), torch.zeros(3, 9), torch.zeros(2, 1))
+
+
+class Wrong:
+    """A file of a small network, with something else in it."""
+
+    def __init__(self, path):
+        from safetensors import safe_open
+
+        self.path = path
+        model = small_network()
+        regrow.save(path, model, packed(model))
+        with safe_open(path, "pt") as file:
+            self.tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            self.metadata = file.metadata()
+
+    def write(self):
+        from safetensors.torch import save_file
+
+        save_file(self.tensors, self.path, self.metadata)
+        return self.path
+
+
+def add_the_vector(wrong):
+    wrong.tensors["packed_values"] = torch.zeros(450)
+
+
+def change_a_bias(wrong):
+    wrong.tensors["2.bias"] = torch.zeros(11)
+
+
+def tie_to_nothing(wrong):
+    wrong.metadata["aliases"] = '{"a": "nowhere"}'
+
+
+def add_a_stranger(wrong):
+    wrong.tensors["3.bias"] = torch.zeros(3)
+
+
+@pytest.mark.parametrize("spoil", [add_the_vector, change_a_bias, tie_to_nothing, add_a_stranger])
+def test_a_file_that_does_not_fit_a_packed_model_changes_nothing(spoil, tmp_path):
+    wrong = Wrong(tmp_path / "model.safetensors")
+    spoil(wrong)
+    path = wrong.write()
+    model = small_network()
+    sparse = packed(model, seed=1)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    masks = sparse.masks()
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        regrow.load(path, model)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(torch.equal(mask, masks[name]) for name, mask in sparse.masks().items())
+
+
+def lower_the_budget(state):
+    state["budget"] = 3
+
+
+def fold_positions(state):
+    state["positions"] = {name: own.view(-1, 1) for name, own in state["positions"].items()}
+
+
+def fold_signs(state):
+    state["companions"] = {
+        kind: {name: own.view(-1, 1) for name, own in tensors.items()} for kind, tensors in state["companions"].items()
+    }
+
+
+@pytest.mark.parametrize("spoil", [lower_the_budget, fold_positions, fold_signs])
+def test_a_state_that_contradicts_itself_is_refused(spoil):
+    sparse = packed(small_network(), regrow.DeepR(sparsity=0.5))
+    state = sparse.state_dict()
+    spoil(state)
+    with pytest.raises(ValueError, match="contradicts itself"):
+        sparse.load_state_dict(state)
