@@ -9,7 +9,7 @@ from torch import nn
 
 from regrow.kernels.choose import Choices, case_of, convolution_of, covers
 from regrow.kernels.planes import Convolution
-from tests.sparse_layers import random_layer, random_tensor
+from sparse_layers import random_layer, random_tensor
 
 VERY_SPARSE = random_layer(256, 256, density=0.001, dtype=torch.float32)
 

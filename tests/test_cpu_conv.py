@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from regrow.kernels.cpu_conv import conv_backward, conv_forward
 from regrow.kernels.functions import apply_conv
 from regrow.kernels.planes import Convolution, plan
-from tests.sparse_layers import CONVOLVE, convolutions, from_dense, random_layer, random_tensor
+from sparse_layers import CONVOLVE, convolutions, from_dense, random_layer, random_tensor
 
 THREE_BY_THREE = Convolution((3, 3), (1, 1), (1, 1), (1, 1))
 

@@ -16,7 +16,7 @@ from regrow.kernels.cpu_linear import linear_backward, linear_forward
 from regrow.kernels.densify import densify, values_at
 from regrow.kernels.functions import apply_linear
 from regrow.kernels.pattern import make_pattern
-from tests.sparse_layers import from_dense, random_layer, random_tensor
+from sparse_layers import from_dense, random_layer, random_tensor
 
 # 3 rows, 4 columns, 5 nonzeros; the second row and the third column are empty.
 WEIGHT = torch.tensor([[2.0, 0, 0, 1], [0, 0, 0, 0], [3, 4, 0, 5]])
