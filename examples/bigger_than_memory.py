@@ -26,7 +26,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--quick", action="store_true", help="a small network on data that need not be fetched")
 parser.add_argument("--width", type=int, help="units in each of the two hidden layers")
 parser.add_argument("--sparsity", type=float)
-parser.add_argument("--steps", type=int, default=240)
+parser.add_argument("--steps", type=int, default=200)
 arguments = parser.parse_args()
 width = arguments.width or (2_000 if arguments.quick else 100_000)
 sparsity = arguments.sparsity or (0.98 if arguments.quick else 0.999)
@@ -35,8 +35,8 @@ num_inputs = data.train_images[0].numel()
 
 
 def draw(name: str, shape: tuple[int, ...], count: int, generator: torch.Generator) -> Tensor:
-    """First weights, sized by the inputs that a unit really has: count / outputs of them (He et al., 2015)."""
-    return torch.randn(count, generator=generator) * (2 * shape[0] / count) ** 0.5
+    """First weights of one size everywhere, since DSR compares them across layers; BatchNorm makes up for the scale."""
+    return torch.randn(count, generator=generator)
 
 
 with torch.device("meta"):
@@ -46,9 +46,9 @@ with torch.device("meta"):
         *(nn.Linear(width, width, bias=False), nn.BatchNorm1d(width), nn.ReLU()),
         *(nn.Linear(width, data.num_classes, bias=False), nn.BatchNorm1d(data.num_classes)),
     )
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=3.0, momentum=0.9)
 schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.01, arguments.steps)
-method = regrow.DSR(sparsity=sparsity, prune=0.02, threshold=0.004, period=40, distribution="er")
+method = regrow.DSR(sparsity=sparsity, prune=0.02, threshold=0.025, period=40, distribution="er")
 sparse = regrow.attach(model, optimizer, method, storage="packed", init=draw, seed=0)
 num_positions = sum(layer.shape[0] * layer.shape[1] for layer in sparse.layers)
 print(sparse.summary())

@@ -6,7 +6,7 @@ is there for nothing where the vector is kept elsewhere.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -98,19 +98,8 @@ def _expanding(base: Any, names: tuple[str, ...], prefix: str, forward: Forward 
 
     made: dict[str, Any] = {"__module__": base.__module__, "__reduce_ex__": reduce, "_expands": (base, names)}
     if forward is not None:
-        made["forward"] = _left_out_of_graphs(forward)
+        made["forward"] = torch.compiler.disable(forward)  # type: ignore[no-untyped-call]
     return type(f"{prefix}{base.__name__}", (base,), made | {name: expanded(name) for name in names})
-
-
-def _left_out_of_graphs(forward: Forward) -> Forward:
-    """A forward pass that the compiler goes around; `torch.compiler.disable` alone slows every eager call, too."""
-    disabled: Forward = torch.compiler.disable(forward)  # type: ignore[no-untyped-call]
-
-    @wraps(forward)
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        return (disabled if torch.compiler.is_compiling() else forward)(module, *args, **kwargs)
-
-    return call
 
 
 def _make_empty(base: Any, names: tuple[str, ...], prefix: str, forward: Forward | None) -> nn.Module:
