@@ -26,7 +26,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--quick", action="store_true", help="a small network on data that need not be fetched")
 parser.add_argument("--width", type=int, help="units in each of the two hidden layers")
 parser.add_argument("--sparsity", type=float)
-parser.add_argument("--steps", type=int, default=200)
+parser.add_argument("--steps", type=int, default=150)
 arguments = parser.parse_args()
 width = arguments.width or (2_000 if arguments.quick else 100_000)
 sparsity = arguments.sparsity or (0.98 if arguments.quick else 0.999)
@@ -79,7 +79,7 @@ for step, (images, labels) in enumerate(islice(chain.from_iterable(epochs), argu
     optimizer.zero_grad()
     schedule.step()
     times.append(perf_counter() - before)
-    if step % 20 == 0:
+    if step % 25 == 0:
         print(
             f"step {step:4}  loss {loss:.3f}  accuracy {accuracy(1000):.1%} of 1000  {median(times):.2f} s a step"
             f"  {sum(sum(r.grown.values()) for r in sparse.history):,} weights moved  {perf_counter() - begin:.0f} s",
@@ -88,5 +88,5 @@ for step, (images, labels) in enumerate(islice(chain.from_iterable(epochs), argu
 
 print(f"test accuracy {accuracy(data.num_test):.2%}, after {perf_counter() - begin:.0f} s")
 print(f"{sparse.active:,} weights in {num_positions:,} positions, {len(sparse.history)} rewirings")
-print(f"peak memory {peak_memory():.2f} GB, all told; dense training would take {12 * num_positions / 1e9:.2f} GB for")
-print("weights, gradients and momentum alone")
+dense = 12 * num_positions / 1e9
+print(f"peak memory of this process {peak_memory():.2f} GB; weights, gradients and momentum, dense: {dense:.2f} GB")
