@@ -58,9 +58,9 @@ class Training:
         self.images = images.to(memory_format=torch.channels_last)
         self.labels = torch.randint(setting.num_classes, (batch,), device=device)
 
-    def attach(self, period: int) -> regrow.Sparsifier:
+    def attach(self, period: int, storage: str = "dense") -> regrow.Sparsifier:
         method = regrow.DSR(sparsity=self.setting.sparsity, prune=self.setting.num_pruned, period=period)
-        return regrow.attach(self.model, self.optimizer, method, layers=self.names)
+        return regrow.attach(self.model, self.optimizer, method, layers=self.names, storage=storage)
 
     def step(self) -> None:
         with torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext():

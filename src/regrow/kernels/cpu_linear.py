@@ -64,45 +64,60 @@ def _portions(batch: Tensor) -> Sequence[Tensor]:
 
 
 def _forward(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> None:
-    tiles, padded = _lay_out(batch, _FORWARD_TILE)
+    padded = _round_up(batch.shape[0])
     work = pattern.num_entries * padded
     num_parts = _num_parts_of_rows(pattern, num_threads_for(work))
-    room = batch.new_empty(pattern.num_entries + num_parts * (_CHUNK * _FORWARD_TILE + pattern.num_columns))
-    by_row = room.data_ptr()
-    sums = by_row + room.element_size() * pattern.num_entries
-    cursors = sums + room.element_size() * num_parts * _CHUNK * _FORWARD_TILE
+    num_laid, num_sums = padded * pattern.num_columns, num_parts * _CHUNK * _FORWARD_TILE
+    room = batch.new_empty(num_laid + pattern.num_entries + num_sums + num_parts * pattern.num_columns)
+    tiles, size = room.data_ptr(), room.element_size()
+    by_row = tiles + size * num_laid
+    sums = by_row + size * pattern.num_entries
+    cursors = sums + size * num_sums
     where = [*pattern.by_row, *pattern.by_column, pattern.num_rows, pattern.num_columns]
-    what = [values.data_ptr(), by_row, tiles.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr()]
-    args = [*where, *what, batch.shape[0], padded, _FORWARD_TILE, cursors, sums]
+    what = [values.data_ptr(), by_row, tiles, 0 if bias is None else bias.data_ptr(), y.data_ptr()]
+    source = [batch.data_ptr(), *batch.stride()]
+    args = [*where, *what, batch.shape[0], padded, _FORWARD_TILE, cursors, sums, *source]
+    if num_parts > 1:
+        _lay_out(batch, source, tiles, padded, _FORWARD_TILE)
     run("linear_forward", values.dtype, pattern.rows.dtype, num_parts, args, work)
 
 
 def _backward(pattern: Pattern, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor) -> None:
-    tiles, padded = _lay_out(dy, _BACKWARD_TILE)
+    padded = _round_up(batch.shape[0])
     work = 2 * pattern.num_entries * padded
     num_threads = num_threads_for(work)
     num_parts = 4 * num_threads if num_threads > 1 else 1
-    room = batch.new_empty(num_parts * 2 * _CHUNK * _BACKWARD_TILE)
+    num_laid = padded * pattern.num_rows
+    room = batch.new_empty(num_laid + num_parts * 2 * _CHUNK * _BACKWARD_TILE)
+    tiles = room.data_ptr()
+    sums = tiles + room.element_size() * num_laid
     where = [*pattern.by_column, pattern.num_rows, pattern.num_columns, values.data_ptr(), gradient.data_ptr()]
-    what = [batch.data_ptr(), *batch.stride(), tiles.data_ptr(), 0 if dx is None else dx.data_ptr()]
-    args = [*where, *what, batch.shape[0], padded, _BACKWARD_TILE, room.data_ptr()]
+    what = [batch.data_ptr(), *batch.stride(), tiles, 0 if dx is None else dx.data_ptr()]
+    source = [dy.data_ptr(), *dy.stride()]
+    args = [*where, *what, batch.shape[0], padded, _BACKWARD_TILE, sums, *source]
+    if num_parts > 1:
+        _lay_out(dy, source, tiles, padded, _BACKWARD_TILE)
     kernel = "linear_values" if dx is None else "linear_both"
     run(kernel, values.dtype, pattern.rows.dtype, num_parts, args, work)
 
 
-def _lay_out(batch: Tensor, tile: int) -> tuple[Tensor, int]:
-    """A batch in tiles with samples side by side, and how many samples that makes with the padding."""
+def _round_up(num_samples: int) -> int:
+    """How many samples there are with the padding."""
+    return -(-num_samples // _LANES) * _LANES
+
+
+def _lay_out(batch: Tensor, source: list[int], tiles: int, padded: int, tile: int) -> None:
+    """Put a batch into tiles with samples side by side, before several threads need all of them."""
     num_samples, num_channels = batch.shape
-    padded = -(-num_samples // _LANES) * _LANES
-    tiles = batch.new_empty(padded * num_channels)
     work = 8 * padded * num_channels
     num_chunks = max(1, min(4 * num_threads_for(work), num_channels // 64))
     num_parts = -(-padded // tile) * num_chunks
-    args = [batch.data_ptr(), *batch.stride(), tiles.data_ptr(), num_channels, num_samples, padded, tile, num_chunks]
+    args = [*source, tiles, num_channels, num_samples, padded, tile, num_chunks]
     run("lay_out", batch.dtype, torch.int32, num_parts, args, work)
-    return tiles, padded
 
 
 def _num_parts_of_rows(pattern: Pattern, num_threads: int) -> int:
     """Every part searches all columns for its first row, which should be little beside its own entries."""
+    if num_threads == 1:
+        return 1
     return max(num_threads, min(4 * num_threads, pattern.num_entries // (8 * pattern.num_columns + 1)))

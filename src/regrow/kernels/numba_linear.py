@@ -21,11 +21,17 @@ def lay_out(numbers, part, value, index):
     num_channels, num_samples, padded, tile, num_chunks = numbers[6], numbers[7], numbers[8], numbers[9], numbers[10]
     first, chunk = part // num_chunks * tile, part % num_chunks
     width, present = min(tile, padded - first), min(tile, num_samples - first)
-    end = (chunk + 1) * num_channels // num_chunks
-    for c in range(chunk * num_channels // num_chunks, end, _CHUNK):
-        source = ahead(x, first * step_sample + c * step_channel)
-        target = ahead(tiles, first * num_channels + c * width)
-        _turn_in(source, step_sample, step_channel, present, target, width, min(_CHUNK, end - c))
+    begin, end = chunk * num_channels // num_chunks, (chunk + 1) * num_channels // num_chunks
+    source, target = ahead(x, first * step_sample), ahead(tiles, first * num_channels)
+    _lay_out_tile(source, step_sample, step_channel, present, target, width, begin, end)
+
+
+@register_jitable
+def _lay_out_tile(source, step_sample, step_channel, present, target, width, begin, end):
+    """Some channels of one tile."""
+    for c in range(begin, end, _CHUNK):
+        from_, to = ahead(source, c * step_channel), ahead(target, c * width)
+        _turn_in(from_, step_sample, step_channel, present, to, width, min(_CHUNK, end - c))
 
 
 @register_jitable
@@ -59,17 +65,22 @@ def linear_forward(numbers, part, value, index):
     row_starts, columns = pointer(numbers[2], types.int32), pointer(numbers[3], index)
     col_starts, rows = pointer(numbers[4], types.int32), pointer(numbers[5], index)
     num_rows, num_columns = numbers[6], numbers[7]
-    values, by_row, x = pointer(numbers[8], value), pointer(numbers[9], value), pointer(numbers[10], value)
+    values, by_row, tiles = pointer(numbers[8], value), pointer(numbers[9], value), pointer(numbers[10], value)
     bias, y, num_samples = pointer(numbers[11], value), pointer(numbers[12], value), numbers[13]
     padded, tile = numbers[14], numbers[15]
     cursors = ahead(pointer(numbers[16], types.int32), part * num_columns)
     sums = ahead(pointer(numbers[17], value), part * _CHUNK * tile)
+    x, step_sample, step_channel = pointer(numbers[18], value), numbers[19], numbers[20]
 
     r0 = first_of(part, numbers[1], row_starts, num_rows)
     r1 = first_of(part + 1, numbers[1], row_starts, num_rows)
     put_in_row_order(values, by_row, row_starts, columns, col_starts, rows, num_columns, r0, r1, cursors)
     for first in range(0, padded, tile):
         width, present = min(tile, padded - first), min(tile, num_samples - first)
+        here = ahead(tiles, first * num_columns)
+        if numbers[1] == 1:  # nobody did it before: one thread needs no second start for it
+            source = ahead(x, first * step_sample)
+            _lay_out_tile(source, step_sample, step_channel, present, here, width, 0, num_columns)
         for chunk in range(r0, r1, _CHUNK):
             end = min(chunk + _CHUNK, r1)
             for r in range(chunk, end):
@@ -78,7 +89,7 @@ def linear_forward(numbers, part, value, index):
                 own, at = ahead(by_row, begin), ahead(columns, begin)
                 into = ahead(sums, (r - chunk) * width)
                 start = bias[r] if numbers[11] else value(0)
-                sum_row(start, own, at, num, width, ahead(x, first * num_columns), into, width)
+                sum_row(start, own, at, num, width, here, into, width)
             _turn(sums, width, 1, ahead(y, first * num_rows + chunk), num_rows, end - chunk, present)
 
 
@@ -100,8 +111,9 @@ def _linear_backward(numbers, part, value, index, needs_input):
     num_rows, num_columns = numbers[4], numbers[5]
     values, gradient = pointer(numbers[6], value), pointer(numbers[7], value)
     x, step_sample, step_channel = pointer(numbers[8], value), numbers[9], numbers[10]
-    dy, dx, num_samples = pointer(numbers[11], value), pointer(numbers[12], value), numbers[13]
+    tiles, dx, num_samples = pointer(numbers[11], value), pointer(numbers[12], value), numbers[13]
     padded, tile = numbers[14], numbers[15]
+    dy, step_below, step_row = pointer(numbers[17], value), numbers[18], numbers[19]
     here = ahead(pointer(numbers[16], value), part * 2 * _CHUNK * tile)
     back = ahead(here, _CHUNK * tile)
 
@@ -109,6 +121,9 @@ def _linear_backward(numbers, part, value, index, needs_input):
     c1 = first_of(part + 1, numbers[1], col_starts, num_columns)
     for first in range(0, padded, tile):
         width, present = min(tile, padded - first), min(tile, num_samples - first)
+        below = ahead(tiles, first * num_rows)
+        if numbers[1] == 1:
+            _lay_out_tile(ahead(dy, first * step_below), step_below, step_row, present, below, width, 0, num_rows)
         for chunk in range(c0, c1, _CHUNK):
             num_channels = min(_CHUNK, c1 - chunk)
             source = ahead(x, first * step_sample + chunk * step_channel)
@@ -118,7 +133,7 @@ def _linear_backward(numbers, part, value, index, needs_input):
             for i in range(num_channels):
                 begin = types.intp(col_starts[chunk + i])
                 num = types.intp(col_starts[chunk + i + 1]) - begin
-                at, into, below = ahead(rows, begin), ahead(gradient, begin), ahead(dy, first * num_rows)
+                at, into = ahead(rows, begin), ahead(gradient, begin)
                 own = ahead(here, i * width)
                 if needs_input:
                     out = ahead(back, i * width)

@@ -155,12 +155,23 @@ def _linear_backward(ctx: Any, x: Tensor, values: Tensor, dy: Tensor) -> tuple[T
 
 
 def _convolution_backward(ctx: Any, x: Tensor, values: Tensor, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    how, none = ctx.how, (0,) * len(ctx.how.stride)
-    needed = (*ctx.needs_input_grad[:2], False)
+    """Likewise: the weight is gone before its gradient comes, for which its shape alone is needed."""
+    dx = gradient = None
+    if ctx.needs_input_grad[0]:
+        dx, _ = _convolve_back(ctx.how, dy, x, ctx.slot.places.spread(values), (True, False, False))
+    if ctx.needs_input_grad[1]:
+        no_memory = values.new_empty(1).expand(ctx.slot.layer.shape)
+        _, gradient = _convolve_back(ctx.how, dy, x, no_memory, (False, True, False))
+    return dx, gradient
+
+
+def _convolve_back(
+    how: Convolution, dy: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, ...]
+) -> tuple[Tensor, Tensor]:
+    none = (0,) * len(how.stride)
     dx, gradient, _ = torch.ops.aten.convolution_backward(
-        dy, x, ctx.slot.places.spread(values), None,
-        how.stride, how.padding, how.dilation, False, none, how.groups, needed,
-    )  # fmt: skip
+        dy, x, weight, None, how.stride, how.padding, how.dilation, False, none, how.groups, needed
+    )
     return dx, gradient
 
 
