@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import regrow
+from opened_files import opened
 from regrow.kernels.cpu_conv import conv_backward
 from regrow.kernels.cpu_linear import linear_backward
 from regrow.kernels.pattern import make_pattern
@@ -59,47 +60,44 @@ def test_gradients_of_another_shape_are_refused():
         linear_backward(pattern, torch.ones(1), torch.zeros(3, 9), torch.zeros(2, 1))
 
 
-class Wrong:
-    """A file of a small network, with something else in it."""
-
-    def __init__(self, path):
-        from safetensors import safe_open
-
-        self.path = path
-        model = small_network()
-        regrow.save(path, model, packed(model))
-        with safe_open(path, "pt") as file:
-            self.tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            self.metadata = file.metadata()
-
-    def write(self):
-        from safetensors.torch import save_file
-
-        save_file(self.tensors, self.path, self.metadata)
-        return self.path
+def add_the_vector(file):
+    file.add("packed_values", "dense:float32", [450])
+    file.entries["dense:float32"] = torch.zeros(490)
 
 
-def add_the_vector(wrong):
-    wrong.tensors["packed_values"] = torch.zeros(450)
+def change_a_bias(file):
+    file.modules["2."][2] = [11]
+    file.entries["dense:float32"] = torch.zeros(41)
 
 
-def change_a_bias(wrong):
-    wrong.tensors["2.bias"] = torch.zeros(11)
+def tie_to_nothing(file):
+    file.metadata["aliases"] = '{"a": "nowhere"}'
 
 
-def tie_to_nothing(wrong):
-    wrong.metadata["aliases"] = '{"a": "nowhere"}'
+def add_a_stranger(file):
+    file.add("3.bias", "dense:float32", [3])
+    file.entries["dense:float32"] = torch.zeros(43)
 
 
-def add_a_stranger(wrong):
-    wrong.tensors["3.bias"] = torch.zeros(3)
+def rename_a_layer(file):
+    file.modules["4."] = file.modules.pop("2.")
 
 
-@pytest.mark.parametrize("spoil", [add_the_vector, change_a_bias, tie_to_nothing, add_a_stranger])
+def add_a_sparse_stranger(file):
+    file.add("3.weight", "values:float32", [[80, 100], 0])
+    file.entries["masks"] = torch.cat([file.entries["masks"], torch.zeros(1000, dtype=torch.uint8)])
+
+
+SPOILT = [add_the_vector, change_a_bias, tie_to_nothing, add_a_stranger, rename_a_layer, add_a_sparse_stranger]
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
 def test_a_file_that_does_not_fit_a_packed_model_changes_nothing(spoil, tmp_path):
-    wrong = Wrong(tmp_path / "model.safetensors")
-    spoil(wrong)
-    path = wrong.write()
+    path = tmp_path / "model.safetensors"
+    model = small_network()
+    regrow.save(path, model, packed(model))
+    with opened(path) as file:
+        spoil(file)
     model = small_network()
     sparse = packed(model, seed=1)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -1,16 +1,16 @@
 """The format of small files: of each sparse tensor its active values and a bit per position, everything else as it is.
 
-One safetensors file, which any reader of that format can open. A tensor NAME that is sparse is stored as `values:NAME`
-and `mask:NAME` (8 positions to a byte, the first one in the lowest bit, in the order of the tensor's own indices); its
-shape and dtype, and what made the file, are in the metadata. Nothing is ever unpickled, and all that a file claims is
-checked against its size before memory is taken for it.
+One safetensors file, which any reader of that format can open. It has few entries, each with many tensors one after the
+other: `values:DTYPE` the active values of all sparse tensors of a dtype (perhaps stored with fewer bits), `masks` their
+bits (8 positions to a byte, the first one in the lowest bit, in the order of the tensor's own indices, each tensor from
+a byte of its own), `dense:DTYPE` all others. Which these are, in which order, the metadata says as in `file_index`; it
+also says what made the file. Nothing is ever unpickled, and all that a file claims is checked against its size before
+memory is taken for it.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,12 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from regrow.atomic import write_atomically
+from regrow.file_index import DENSE, FLOATS, MASKS, VALUES, Index, Piece, by_module, decode, encode
 
-VALUES, MASK = "values:", "mask:"
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-}
-_FORMAT = "1"
-_MADE_BY = ("method", "step", "torch")
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in FLOATS}
+_FORMAT = "2"
+_STORED_FLOATS = ("F16", "BF16", "F32", "F64")
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(1, dtype=np.uint8)
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,15 @@ class SparseTensor:
     bits: Tensor
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The tensors of a file, sparse ones as they are stored."""
+
+    dense: dict[str, Tensor]
+    sparse: dict[str, SparseTensor]
+    index: Index
+
+
 def pick(tensor: Tensor, mask: Tensor) -> SparseTensor:
     """What is to be stored of a tensor with this mask."""
     bits = np.packbits(mask.flatten().numpy(), bitorder="little")
@@ -56,7 +64,7 @@ def pick(tensor: Tensor, mask: Tensor) -> SparseTensor:
 
 def write(
     path: str | os.PathLike[str],
-    plain: Mapping[str, Tensor],
+    dense: Mapping[str, Tensor],
     sparse: Mapping[str, SparseTensor],
     *,
     aliases: Mapping[str, str],
@@ -64,23 +72,75 @@ def write(
     values: str | None = None,
 ) -> None:
     """Write a file; `aliases` are further names of tied tensors, `values` a dtype to store active values with."""
-    stored: dict[str, Tensor] = {}
-    shapes: dict[str, dict[str, Any]] = {}
-    for name, tensor in plain.items():
-        is_part = tensor.untyped_storage().nbytes() != tensor.nbytes
-        stored[name] = tensor.clone() if is_part else tensor.contiguous()
-    for name, part in sparse.items():
-        stored[VALUES + name] = part.values if values is None else part.values.to(DTYPES[values])
-        stored[MASK + name] = part.bits
-        shapes[name] = {"shape": list(part.shape), "dtype": str(part.values.dtype).removeprefix("torch.")}
-    metadata = {"regrow": _FORMAT, "sparse": json.dumps(shapes), "torch": torch.__version__, **made_by}
-    if aliases:
-        metadata["aliases"] = json.dumps(aliases)
-    payload = to_bytes(stored, metadata)
+    pieces: dict[str, Piece] = {}
+    rows: dict[str, list[Tensor]] = {}
+    for name in by_module([*sparse, *dense]):
+        if name in sparse:
+            part = sparse[name]
+            piece = Piece(VALUES + _name(part.values.dtype), part.shape, len(part.values))
+            rows.setdefault(MASKS, []).append(part.bits)
+            row = part.values if values is None else part.values.to(DTYPES[values])
+        else:
+            row = dense[name].flatten()
+            piece = Piece(DENSE + _name(row.dtype), tuple(dense[name].shape))
+        pieces[name] = piece
+        rows.setdefault(piece.entry, []).append(row)
+    index = Index(pieces, dict(aliases), {"torch": torch.__version__, **made_by})
+    stored = {entry: torch.cat(own) for entry, own in rows.items()}
+    payload = to_bytes(stored, {"regrow": _FORMAT, **encode(index)})
     write_atomically(Path(path), lambda file: file.write(payload))
 
 
-def open_file(path: str | os.PathLike[str]) -> Any:
+def read(path: str | os.PathLike[str]) -> Content:
+    """Everything that is in a file, dense."""
+    parts = read_parts(path)
+    state, masks = dict(parts.dense), {}
+    for name, part in parts.sparse.items():
+        piece = parts.index.pieces[name]
+        bits = np.unpackbits(part.bits.numpy(), count=piece.num_positions, bitorder="little")
+        mask = torch.from_numpy(bits.view(bool))
+        flat = part.values.new_zeros(piece.num_positions)
+        flat[mask] = part.values
+        state[name], masks[name] = flat.view(part.shape), mask.view(part.shape)
+    state |= {name: state[first] for name, first in parts.index.aliases.items()}
+    return Content(state, masks, parts.index.made_by)
+
+
+def read_index(path: str | os.PathLike[str]) -> Index:
+    """What a file says of itself, without its tensors."""
+    with _open(path) as file:
+        return _check(file, path)
+
+
+def read_parts(path: str | os.PathLike[str]) -> Parts:
+    """The tensors of a file without a dense form of the sparse ones; dense ones have memory of their own."""
+    with _open(path) as file:
+        index = _check(file, path)
+        own = {entry: _cut(file.get_tensor(entry), sizes) for entry, sizes in index.layout().items()}
+    for name, bits in own.get(MASKS, {}).items():
+        if not _counts(bits.numpy(), index.pieces[name]):
+            raise bad(path, f"the mask of {name} does not count {index.pieces[name].active} values")
+    dense: dict[str, Tensor] = {}
+    sparse: dict[str, SparseTensor] = {}
+    for name, piece in index.pieces.items():
+        stored = own[piece.entry][name]
+        if piece.active is None:
+            dense[name] = stored.view(piece.shape).clone()
+        else:
+            values = stored.to(DTYPES[piece.entry.removeprefix(VALUES)])
+            sparse[name] = SparseTensor(piece.shape, values, own[MASKS][name])
+    return Parts(dense, sparse, index)
+
+
+def _cut(entry: Tensor, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    return dict(zip(sizes, torch.split(entry, list(sizes.values())), strict=True))
+
+
+def bad(path: str | os.PathLike[str], why: object) -> ValueError:
+    return ValueError(f"{os.fspath(path)} cannot be loaded: {why}")
+
+
+def _open(path: str | os.PathLike[str]) -> Any:
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {os.fspath(path)}")
     try:
@@ -89,70 +149,34 @@ def open_file(path: str | os.PathLike[str]) -> Any:
         raise ValueError(f"{os.fspath(path)} is damaged or no safetensors file: {error}") from None
 
 
-def read(path: str | os.PathLike[str]) -> Content:
-    """Everything that is in a file."""
-    with open_file(path) as file:
-        shapes, made_by = check(file, path)
-        aliases = read_json(file.metadata() or {}, "aliases", path)
-        state = {key: file.get_tensor(key) for key in file.keys() if not key.startswith((VALUES, MASK))}  # noqa: SIM118
-        masks = {}
-        for name, (shape, dtype) in shapes.items():
-            bits = np.unpackbits(file.get_tensor(MASK + name).numpy(), bitorder="little")
-            num_positions = prod(shape)
-            mask = torch.from_numpy(bits[:num_positions].astype(bool))
-            values = file.get_tensor(VALUES + name)
-            if int(mask.count_nonzero()) != len(values) or bits[num_positions:].any():
-                raise bad(path, f"the mask of {name} does not count {len(values)} values")
-            dense = torch.zeros(num_positions, dtype=dtype)
-            dense[mask] = values.to(dtype)
-            state[name], masks[name] = dense.view(shape), mask.view(shape)
-    for name, other in aliases.items():
-        if not isinstance(other, str) or other not in state:
-            raise bad(path, f"{name} is said to be tied to {other!r}, which is not there")
-        state[name] = state[other]
-    return Content(state, masks, made_by)
-
-
-def check(file: Any, path: str | os.PathLike[str]) -> tuple[dict[str, tuple[list[int], torch.dtype]], dict[str, str]]:
-    """The shapes and dtypes of the sparse tensors, after everything a file says has been found to fit together."""
+def _check(file: Any, path: str | os.PathLike[str]) -> Index:
+    """What a file says of itself, after everything has been found to fit together."""
     metadata: dict[str, str] = file.metadata() or {}
-    if metadata.get("regrow") != _FORMAT:
-        found = metadata.get("regrow")
-        raise bad(path, f"its format is {found}, not {_FORMAT}" if found else "it was not written by regrow.save")
-    keys = set(file.keys())
-    shapes: dict[str, tuple[list[int], torch.dtype]] = {}
-    for name, told in read_json(metadata, "sparse", path).items():
-        if not isinstance(told, dict) or not _is_shape(told.get("shape")) or told.get("dtype") not in DTYPES:
-            raise bad(path, f"shape or dtype of {name} make no sense: {told!r}")
-        shape: list[int] = told["shape"]
-        if name in keys or not {VALUES + name, MASK + name} <= keys:
-            raise bad(path, f"the parts of {name} are not there, or there twice")
-        values, mask = file.get_slice(VALUES + name), file.get_slice(MASK + name)
-        num_positions = prod(shape)
-        if mask.get_dtype() != "U8" or mask.get_shape() != [-(-num_positions // 8)]:
-            raise bad(path, f"the mask of {name} has not one bit for each of its {num_positions} positions")
-        if len(values.get_shape()) != 1 or values.get_shape()[0] > num_positions:
-            raise bad(path, f"{name} has more values than positions")
-        shapes[name] = (shape, DTYPES[told["dtype"]])
-    strangers = [key for key in keys if key.startswith((VALUES, MASK)) and key.partition(":")[2] not in shapes]
-    if strangers:
-        raise bad(path, f"{strangers[0]} belongs to no tensor")
-    return shapes, {key: metadata[key] for key in _MADE_BY if key in metadata}
-
-
-def _is_shape(told: object) -> bool:
-    return isinstance(told, list) and len(told) < 64 and all(type(size) is int and size >= 0 for size in told)
-
-
-def read_json(metadata: Mapping[str, str], key: str, path: str | os.PathLike[str]) -> dict[str, Any]:
+    found = metadata.get("regrow")
+    if found is None:
+        raise bad(path, "it was not written by regrow.save")
+    if found != _FORMAT:
+        raise bad(path, f"its format is {found}, not {_FORMAT}; save the model again with this version of regrow")
     try:
-        content = json.loads(metadata.get(key, "{}"))
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        raise bad(path, f"its metadata {key!r} cannot be read")
-    return content
+        index = decode(metadata)
+    except ValueError as error:
+        raise bad(path, error) from None
+    entries = {entry: file.get_slice(entry) for entry in file.keys()}  # noqa: SIM118
+    expected = {entry: [sum(sizes.values())] for entry, sizes in index.layout().items()}
+    if {entry: own.get_shape() for entry, own in entries.items()} != expected:
+        raise bad(path, "its entries are not as long as the tensors that should be in them")
+    for entry, own in entries.items():
+        dtypes = ("U8",) if entry == MASKS else _STORED_FLOATS
+        if not entry.startswith(DENSE) and own.get_dtype() not in dtypes:
+            raise bad(path, f"{entry} cannot have dtype {own.get_dtype()}")
+    return index
 
 
-def bad(path: str | os.PathLike[str], why: str) -> ValueError:
-    return ValueError(f"{os.fspath(path)} cannot be loaded: {why}")
+def _counts(bits: "np.ndarray[Any, np.dtype[np.uint8]]", piece: Piece) -> bool:
+    """Whether as many bits are set as there are values, and none beyond the positions."""
+    num_last = piece.num_positions % 8
+    return int(_ONES[bits].sum()) == piece.active and not (num_last and int(bits[-1]) >> num_last)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from regrow.file_format import DTYPES, MASK, VALUES, SparseTensor, bad, check, open_file, pick, read, read_json, write
+from regrow.file_format import DTYPES, SparseTensor, bad, pick, read, read_index, read_parts, write
 from regrow.names import clean, unwrap
 from regrow.packed_files import Part, fill, names_of_vectors, positions_in, values_and_bits
 from regrow.sparsifier import Sparsifier, sparsifiers_of
@@ -90,33 +90,26 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> dict[str, Tensor]:
 
 
 def _load_packed(path: str | os.PathLike[str], model: nn.Module) -> None:
-    with open_file(path) as file:
-        shapes, _ = check(file, path)
-        aliases = read_json(file.metadata() or {}, "aliases", path)
-        state = {key: file.get_tensor(key) for key in file.keys() if not key.startswith((VALUES, MASK))}  # noqa: SIM118
-        parts = {}
-        for name, (shape, dtype) in shapes.items():
-            positions, values = positions_in(file.get_tensor(MASK + name)), file.get_tensor(VALUES + name)
-            if len(positions) != len(values) or (len(positions) and int(positions[-1]) >= prod(shape)):
-                raise bad(path, f"the mask of {name} does not count {len(values)} values")
-            parts[name] = Part(tuple(shape), values.to(dtype), positions)
-    for name, other in aliases.items():
-        if not isinstance(other, str) or (other not in parts and other not in state):
-            raise bad(path, f"it ties {name} to something that it does not have")
-        (parts if other in parts else state)[name] = (parts if other in parts else state)[other]
+    stored = read_parts(path)
+    state = dict(stored.dense)
+    parts = {name: Part(own.shape, own.values, positions_in(own.bits)) for name, own in stored.sparse.items()}
+    for name, first in stored.index.aliases.items():
+        if first in parts:
+            parts[name] = parts[first]
+        else:
+            state[name] = state[first]
     strange = set(parts) - set(packed_slots(model))
-    state |= {name: parts.pop(name).dense() for name in strange}
-    own_names = {clean(name): name for name in model.state_dict()}
-    state = {own_names.get(name, name): tensor for name, tensor in state.items()}
-    missing = set(own_names.values()) - set(state) - names_of_vectors(model)
-    if missing:
-        raise bad(path, f"it has no {sorted(missing)[0]}")
-    own = model.state_dict()
-    for name, tensor in state.items():
-        if name not in own or name in names_of_vectors(model):
+    others: dict[str, Tensor | Part] = {**state, **{name: parts.pop(name) for name in strange}}
+    own_names = {clean(name): name for name in model.state_dict().keys() - names_of_vectors(model)}
+    if missing := own_names.keys() - others.keys():
+        raise bad(path, f"it has no {min(missing)}")
+    shapes = {name: tuple(model.state_dict()[own].shape) for name, own in own_names.items()}
+    for name, other in others.items():
+        if name not in shapes:
             raise bad(path, f"the model has no {name} of its own")
-        if tensor.shape != own[name].shape:
-            raise bad(path, f"{name} has shape {tuple(tensor.shape)}, in the model {tuple(own[name].shape)}")
+        if tuple(other.shape) != shapes[name]:
+            raise bad(path, f"{name} has shape {tuple(other.shape)}, in the model {shapes[name]}")
+    state = {own_names[name]: other.dense() if isinstance(other, Part) else other for name, other in others.items()}
     fill(model, parts)
     model.load_state_dict(state, strict=False)
 
@@ -128,17 +121,16 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 def describe(path: str | os.PathLike[str]) -> Description:
     """What is in a file, without reading the weights themselves."""
-    with open_file(path) as file:
-        shapes, made_by = check(file, path)
-        layers = []
-        for name, (shape, _) in shapes.items():
-            active = file.get_slice(VALUES + name).get_shape()[0]
-            layers.append(LayerInfo(name, tuple(shape), active, 1 - active / max(prod(shape), 1)))
-        plain = [key for key in file.keys() if not key.startswith((VALUES, MASK))]  # noqa: SIM118
-        num_dense = sum(prod(file.get_slice(key).get_shape()) for key in plain)
+    index = read_index(path)
+    layers = [
+        LayerInfo(name, piece.shape, piece.active, 1 - piece.active / max(piece.num_positions, 1))
+        for name, piece in index.pieces.items()
+        if piece.active is not None
+    ]
+    num_dense = sum(piece.num_stored for piece in index.pieces.values() if piece.active is None)
     with Path(path).open("rb") as raw:
         num_header_bytes = 8 + int.from_bytes(raw.read(8), "little")
-    return Description(tuple(layers), num_dense, Path(path).stat().st_size, num_header_bytes, made_by)
+    return Description(tuple(layers), num_dense, Path(path).stat().st_size, num_header_bytes, index.made_by)
 
 
 def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -153,8 +145,6 @@ def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
             continue
         if not isinstance(value, Tensor):
             raise ValueError(f"{name} in the model's state is no tensor but {type(value).__name__}; it cannot be saved")
-        if name.startswith((VALUES, MASK)):
-            raise ValueError(f"a tensor must not be called {name!r}: in files that means a part of a sparse one")
         place = (value.data_ptr(), value.shape)
         if value.numel() and place in seen:
             aliases[name] = seen[place]
