@@ -19,6 +19,7 @@ from regrow.methods.snfs import SNFS
 from regrow.methods.static import Static
 from regrow.onnx_files import export_onnx
 from regrow.sparsifier import Sparsifier
+from regrow.storage.packed_block import linear_norm
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "describe",
     "export",
     "export_onnx",
+    "linear_norm",
     "load",
     "load_state_dict",
     "save",

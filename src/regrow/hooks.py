@@ -90,4 +90,4 @@ class StepHooks:
 
 def is_capturing() -> bool:
     """Whether the current stream is being captured into a CUDA graph."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return bool(torch.cuda.is_initialized()) and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]

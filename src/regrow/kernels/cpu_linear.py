@@ -15,7 +15,7 @@ from regrow.kernels.team import num_threads_for, run
 
 _LANES, _CHUNK = 16, 16  # as in the kernels
 _FORWARD_TILE, _BACKWARD_TILE = 64, 128  # samples side by side: a tile of sums in registers; long runs to sum over
-_MOST_SAMPLES = 4096  # laid out at once, which bounds the memory that a call takes besides its results
+MOST_SAMPLES = 4096  # laid out at once, which bounds the memory that a call takes besides its results
 
 
 def linear_forward(pattern: Pattern, values: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -26,7 +26,7 @@ def linear_forward(pattern: Pattern, values: Tensor, x: Tensor, bias: Tensor | N
     y = batch.new_empty(batch.shape[0], pattern.num_rows)
     if pattern.num_rows:
         for part, result in zip(_portions(batch), _portions(y), strict=True):
-            _forward(pattern, values, part, bias, result)
+            forward_batch(pattern, values, part, bias, result)
     return y if x.ndim == 2 else y.view(*x.shape[:-1], pattern.num_rows)
 
 
@@ -44,7 +44,7 @@ def linear_backward(
         portions = _portions(batch)
         results = repeat(None, len(portions)) if dx is None else _portions(dx)
         for part, part_below, result in zip(portions, _portions(below), results, strict=True):
-            _backward(pattern, values, part, part_below, result, gradient)
+            backward_batch(pattern, values, part, part_below, result, gradient)
     return dx if dx is None or x.ndim == 2 else dx.view(x.shape), gradient
 
 
@@ -58,12 +58,13 @@ def _samples(x: Tensor, num_channels: int) -> Tensor:
 def _portions(batch: Tensor) -> Sequence[Tensor]:
     """As many samples as are laid out at once."""
     num_samples = batch.shape[0]
-    if num_samples <= _MOST_SAMPLES:
+    if num_samples <= MOST_SAMPLES:
         return (batch,) if num_samples else ()
-    return [batch[first : first + _MOST_SAMPLES] for first in range(0, num_samples, _MOST_SAMPLES)]
+    return [batch[first : first + MOST_SAMPLES] for first in range(0, num_samples, MOST_SAMPLES)]
 
 
-def _forward(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> None:
+def forward_batch(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    """Fill y, for callers who know that everything fits: small layers feel every check."""
     padded = _round_up(batch.shape[0])
     work = pattern.num_entries * padded
     num_parts = _num_parts_of_rows(pattern, num_threads_for(work))
@@ -82,7 +83,10 @@ def _forward(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | Non
     run("linear_forward", values.dtype, pattern.rows.dtype, num_parts, args, work)
 
 
-def _backward(pattern: Pattern, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor) -> None:
+def backward_batch(
+    pattern: Pattern, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor
+) -> None:
+    """Fill dx if given and add to the gradient, likewise."""
     padded = _round_up(batch.shape[0])
     work = 2 * pattern.num_entries * padded
     num_threads = num_threads_for(work)

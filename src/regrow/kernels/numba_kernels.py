@@ -2,6 +2,7 @@
 
 from regrow.kernels.numba_conv import conv_both, conv_forward, conv_order, conv_values
 from regrow.kernels.numba_linear import lay_out, linear_both, linear_forward, linear_values
+from regrow.kernels.numba_norm import norm_backward, norm_forward
 from regrow.kernels.numba_order import fill_matrix, order_by_row, read_entries, read_matrix
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "linear_both",
     "linear_forward",
     "linear_values",
+    "norm_backward",
+    "norm_forward",
     "order_by_row",
     "read_entries",
     "read_matrix",

@@ -78,7 +78,7 @@ def _pad(module: _ConvNd, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 def _compute(module: nn.Module, x: Tensor, how: Convolution | None) -> Tensor:
     slot: Slot = expanders_of(module)["weight"]
     x, values, bias = _cast(x, slot.values(), module.bias)
-    y: Tensor = _Layer.apply(x, values, bias, slot, how, _way(slot, x, values, bias, how))  # type: ignore[no-untyped-call]
+    y: Tensor = _Layer.apply(x, values, bias, slot, how, way_of(slot, x, values, bias, how))  # type: ignore[no-untyped-call]
     return y
 
 
@@ -91,7 +91,7 @@ def _cast(*tensors: Any) -> list[Any]:
     return [t if t is None or t.dtype == torch.float64 else t.to(dtype) for t in tensors]
 
 
-def _way(slot: Slot, x: Tensor, values: Tensor, bias: Tensor | None, how: Convolution | None) -> Way:
+def way_of(slot: Slot, x: Tensor, values: Tensor, bias: Tensor | None, how: Convolution | None = None) -> Way:
     """Whether to compute on the values alone."""
     places, dtype = slot.places, x.dtype
     if not isinstance(places, PatternPlaces) or dtype not in KERNEL_DTYPES or x.device.type != "cpu":

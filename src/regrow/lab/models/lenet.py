@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from regrow import linear_norm
 from regrow.lab.models.initialize import initialize
 from regrow.lab.models.widths import scaled
 
@@ -18,15 +19,13 @@ class LeNet(nn.Module):
         self.norm2 = nn.BatchNorm1d(second)
         self.fc3 = nn.Linear(second, num_classes, bias=False)
         self.norm3 = nn.BatchNorm1d(num_classes)
-        self.relu = nn.ReLU()
         initialize(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of images of any shape with `in_features` values each."""
-        hidden = self.relu(self.norm1(self.fc1(images.flatten(1))))
-        hidden = self.relu(self.norm2(self.fc2(hidden)))
-        logits: Tensor = self.norm3(self.fc3(hidden))
-        return logits
+        hidden = linear_norm(self.fc1, self.norm1, images.flatten(1), relu=True)
+        hidden = linear_norm(self.fc2, self.norm2, hidden, relu=True)
+        return linear_norm(self.fc3, self.norm3, hidden)
 
     def sparse_layers(self) -> list[str]:
         """The tensors the paper makes sparse: all three layers."""

@@ -1,0 +1,115 @@
+"""Batch normalisation of a batch [samples, channels], with or without ReLU.
+
+Six numbers of each channel lie side by side in memory: mean, 1 / deviation, factor and summand that normalise it, and
+two sums. Sums of 64 samples are added up in double precision. `floor` is 0 for ReLU, else -inf.
+"""
+
+from math import sqrt
+
+from numba import types
+from numba.extending import register_jitable
+
+from regrow.kernels.numba_lanes import ahead, pointer
+
+_SAMPLES = 64
+
+
+@register_jitable
+def norm_forward(numbers, part, value, index):
+    """y = max(floor, factor * h + summand) for some channels; running means move towards those of the batch."""
+    num_samples, step = numbers[2], numbers[3]
+    settings = pointer(numbers[4], types.float64)
+    epsilon, momentum, floor = settings[0], settings[1], value(settings[2])
+    begin = part * step // numbers[1]
+    num = (part + 1) * step // numbers[1] - begin
+    h, y = ahead(pointer(numbers[5], value), begin), ahead(pointer(numbers[6], value), begin)
+    weight, bias = ahead(pointer(numbers[7], value), begin), ahead(pointer(numbers[8], value), begin)
+    far_mean, far_variance = ahead(pointer(numbers[9], value), begin), ahead(pointer(numbers[10], value), begin)
+    mean, some = ahead(pointer(numbers[11], value), begin), ahead(pointer(numbers[11], value), begin + 4 * step)
+    scale, factor, summand = ahead(mean, step), ahead(mean, 2 * step), ahead(mean, 3 * step)
+    total = ahead(pointer(numbers[12], types.float64), begin)
+
+    fill(total, num)
+    for first in range(0, num_samples, _SAMPLES):
+        fill(some, num)
+        for s in range(first, min(first + _SAMPLES, num_samples)):
+            line = ahead(h, s * step)
+            for c in range(num):
+                some[c] += line[c]
+        add(some, total, num)
+    for c in range(num):
+        mean[c] = value(total[c] / num_samples)
+        far_mean[c] = value((1 - momentum) * far_mean[c] + momentum * (total[c] / num_samples))
+    fill(total, num)
+    for first in range(0, num_samples, _SAMPLES):
+        fill(some, num)
+        for s in range(first, min(first + _SAMPLES, num_samples)):
+            line = ahead(h, s * step)
+            for c in range(num):
+                off = line[c] - mean[c]
+                some[c] += off * off
+        add(some, total, num)
+    for c in range(num):
+        far_variance[c] = value((1 - momentum) * far_variance[c] + momentum * (total[c] / (num_samples - 1)))
+        deviation = sqrt(total[c] / num_samples + epsilon)
+        scale[c] = value(1 / deviation)
+        factor[c] = value(weight[c] / deviation)
+        summand[c] = value(bias[c] - mean[c] * (weight[c] / deviation))
+    for s in range(num_samples):
+        line, out = ahead(h, s * step), ahead(y, s * step)
+        for c in range(num):
+            result = factor[c] * line[c] + summand[c]
+            out[c] = floor if result < floor else result
+
+
+@register_jitable
+def norm_backward(numbers, part, value, index):
+    """From dy: dh, and the gradients of weight and bias, for some channels."""
+    num_samples, step = numbers[2], numbers[3]
+    floor = value(pointer(numbers[4], types.float64)[0])
+    begin = part * step // numbers[1]
+    num = (part + 1) * step // numbers[1] - begin
+    h, dy = ahead(pointer(numbers[5], value), begin), ahead(pointer(numbers[6], value), begin)
+    dh = ahead(pointer(numbers[7], value), begin)
+    dweight, dbias = ahead(pointer(numbers[8], value), begin), ahead(pointer(numbers[9], value), begin)
+    mean, some = ahead(pointer(numbers[10], value), begin), ahead(pointer(numbers[10], value), begin + 4 * step)
+    scale, factor, summand = ahead(mean, step), ahead(mean, 2 * step), ahead(mean, 3 * step)
+    slopes = ahead(some, step)
+    total = ahead(pointer(numbers[11], types.float64), begin)
+    total_slope = ahead(total, step)
+
+    fill(total, num)
+    fill(total_slope, num)
+    for first in range(0, num_samples, _SAMPLES):
+        fill(some, num)
+        fill(slopes, num)
+        for s in range(first, min(first + _SAMPLES, num_samples)):
+            line, below, out = ahead(h, s * step), ahead(dy, s * step), ahead(dh, s * step)
+            for c in range(num):
+                passed = value(0) if factor[c] * line[c] + summand[c] <= floor else below[c]
+                out[c] = passed
+                some[c] += passed
+                slopes[c] += passed * (line[c] - mean[c])
+        add(some, total, num)
+        add(slopes, total_slope, num)
+    for c in range(num):
+        dbias[c] = value(total[c])
+        dweight[c] = value(total_slope[c] * scale[c])
+        some[c] = value(total[c] / num_samples)
+        slopes[c] = value(total_slope[c] * scale[c] * scale[c] / num_samples)
+    for s in range(num_samples):
+        line, out = ahead(h, s * step), ahead(dh, s * step)
+        for c in range(num):
+            out[c] = (out[c] - some[c] - (line[c] - mean[c]) * slopes[c]) * factor[c]
+
+
+@register_jitable
+def fill(target, num):
+    for c in range(num):
+        target[c] = 0
+
+
+@register_jitable
+def add(source, target, num):
+    for c in range(num):
+        target[c] += source[c]

@@ -1,0 +1,187 @@
+"""`linear_norm` is norm(linear(x)), with or without ReLU, also where all three are one step of autograd."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+import regrow
+from regrow.kernels.cpu_norm import norm_backward, norm_forward
+
+
+class Net(nn.Module):
+    """Two such blocks, computed as one each or layer by layer."""
+
+    def __init__(self, as_one, bias=True, **norm):
+        super().__init__()
+        self.as_one = as_one
+        self.fc1, self.norm1 = nn.Linear(20, 33, bias=bias), nn.BatchNorm1d(33, **norm)
+        self.fc2, self.norm2 = nn.Linear(33, 5, bias=bias), nn.BatchNorm1d(5, **norm)
+
+    def forward(self, x):
+        if self.as_one:
+            return regrow.linear_norm(self.fc2, self.norm2, regrow.linear_norm(self.fc1, self.norm1, x, relu=True))
+        return self.norm2(self.fc2(F.relu(self.norm1(self.fc1(x)))))
+
+
+def pair(method=None, dtype=torch.float64, **choices):
+    """The same packed network twice, as blocks and layer by layer."""
+    found = []
+    for as_one in (True, False):
+        torch.manual_seed(0)
+        model = Net(as_one, **choices).to(dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        chosen = method or regrow.Static(sparsity=0.7)
+        found.append((model, optimizer, regrow.attach(model, optimizer, chosen, storage="packed", kernels="sparse")))
+    return found
+
+
+def nodes(y):
+    """The names of all steps of autograd that led to y."""
+    seen, todo = [], [y.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None:
+            seen.append(node.name())
+            todo += [before for before, _ in node.next_functions]
+    return seen
+
+
+def assert_same(a, b):
+    for (name, left), right in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+        torch.testing.assert_close(left, right, msg=name)
+
+
+def test_four_samples_of_one_channel():
+    h = torch.tensor([[1.0], [2.0], [3.0], [6.0]])  # mean 3, variance 3.5
+    means = torch.zeros(1), torch.ones(1)
+    y, kept = norm_forward(h, torch.tensor([2.0]), torch.tensor([1.0]), means, 0.5, 0.1, relu=True)
+    assert y.flatten().tolist() == [0, 0, 1, 4]  # 2 (h - 3) / sqrt(3.5 + 0.5) + 1, and nothing below 0
+    assert means[0].item() == pytest.approx(0.3)
+    assert means[1].item() == pytest.approx(0.9 + 0.1 * 14 / 3)
+    dh, dweight, dbias = norm_backward(h, torch.ones(4, 1), kept, relu=True)
+    assert dbias.item() == 2  # the two samples that are not cut off
+    assert dweight.item() == pytest.approx((0 + 3) / 2)
+    assert dh.sum().item() == pytest.approx(0, abs=1e-6)
+
+
+@settings(deadline=None)  # the first example compiles
+@given(
+    st.integers(2, 140),
+    st.integers(1, 70),
+    st.booleans(),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.integers(0, 100),
+)
+def test_normalising_is_what_torch_does(num_samples, num_channels, relu, dtype, seed):
+    generator = torch.Generator().manual_seed(seed)
+    h = (3 * torch.randn(num_samples, num_channels, generator=generator, dtype=dtype) + 2).requires_grad_()
+    norm = nn.BatchNorm1d(num_channels).to(dtype)
+    with torch.no_grad():
+        norm.weight.copy_(torch.randn(num_channels, generator=generator))
+    means = norm.running_mean.clone(), norm.running_var.clone()
+    y, kept = norm_forward(h.detach(), norm.weight, norm.bias, means, norm.eps, norm.momentum, relu)
+    expected = F.relu(norm(h)) if relu else norm(h)
+    dy = torch.randn(h.shape, generator=generator, dtype=dtype)
+    if relu and dtype == torch.float32:
+        dy[expected.abs() < 1e-4] = 0  # rounding decides there
+    expected.backward(dy)
+    found = (y, *means, *norm_backward(h.detach(), dy, kept, relu))
+    wanted = (expected, norm.running_mean, norm.running_var, h.grad, norm.weight.grad, norm.bias.grad)
+    for left, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(left, right.detach(), rtol=1e-4, atol=2e-4 if dtype == torch.float32 else 1e-9)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    "method", [regrow.DSR(sparsity=0.7, prune=0.1, period=2), regrow.RigL(sparsity=0.7, period=2)], ids=["DSR", "RigL"]
+)
+def test_training_is_the_same(method, bias):
+    (one, *of_one), (plain, *of_plain) = pair(method, bias=bias)
+    for _ in range(6):
+        x = torch.randn(9, 20, dtype=torch.float64)
+        for model, optimizer in ((one, of_one[0]), (plain, of_plain[0])):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    assert_same(one, plain)
+    for left, right in zip(of_one[1].masks().values(), of_plain[1].masks().values(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_it_is_one_step_of_autograd():
+    (one, *_), (plain, *_) = pair()
+    x = torch.randn(9, 20, dtype=torch.float64)
+    assert sum("Block" in name for name in nodes(one(x))) == 2
+    assert not any("BatchNorm" in name for name in nodes(one(x)))
+    assert any("BatchNorm" in name for name in nodes(plain(x)))
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_inputs_with_gaps_and_gradients_of_inputs(num_threads):
+    (one, *_), (plain, *_) = pair(dtype=torch.float32)
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        x = torch.randn(20, 600, 2)[:, ::2, 0].T
+        inputs = [x.detach().requires_grad_(), x.detach().requires_grad_()]
+        found = [model(own) for model, own in zip((one, plain), inputs, strict=True)]
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+        for y in found:
+            y.square().sum().backward()
+        torch.testing.assert_close(inputs[0].grad, inputs[1].grad, rtol=1e-4, atol=1e-3)
+    finally:
+        torch.set_num_threads(before)
+
+
+def no_change(model):
+    """As it is."""
+
+
+def listen(model):
+    model.norm1.register_forward_hook(lambda *_: None)
+    model.norm2.register_forward_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("choices", "change", "x"),
+    [
+        ({"affine": False}, no_change, torch.randn(9, 20)),
+        ({"momentum": None}, no_change, torch.randn(9, 20)),
+        ({"track_running_stats": False}, no_change, torch.randn(9, 20)),
+        ({}, nn.Module.eval, torch.randn(9, 20)),
+        ({}, listen, torch.randn(9, 20)),
+        ({}, no_change, torch.randn(5000, 20)),
+    ],
+    ids=["no weights", "cumulative", "no running means", "eval", "hooks", "a large batch"],
+)
+def test_anything_else_is_done_layer_by_layer(choices, change, x):
+    (one, *_), (plain, *_) = pair(dtype=torch.float32, **choices)
+    change(one)
+    change(plain)
+    y = one(x)
+    assert not any("Block" in name for name in nodes(y))
+    torch.testing.assert_close(y, plain(x))
+    assert_same(one, plain)
+
+
+def test_errors_are_those_of_the_layers():
+    (one, *_), _ = pair(dtype=torch.float32)
+    with pytest.raises(RuntimeError, match="20 inputs"):
+        one(torch.randn(9, 21))
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        one(torch.randn(1, 20))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's, at a graph break
+def test_a_dense_or_compiled_model():
+    (one, *_), (plain, *_) = pair(dtype=torch.float32)
+    x = torch.randn(9, 20)
+    compiled = torch.compile(copy.deepcopy(one), backend="aot_eager")
+    torch.testing.assert_close(compiled(x), plain(x))
+    model = Net(as_one=True)
+    assert not any("Block" in name for name in nodes(model(x)))
