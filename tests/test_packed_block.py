@@ -34,6 +34,8 @@ def pair(method=None, dtype=torch.float64, **choices):
     for as_one in (True, False):
         torch.manual_seed(0)
         model = Net(as_one, **choices).to(dtype)
+        if model.norm1.affine:
+            nn.init.uniform_(model.norm1.bias, 0.1, 1)  # else rounding decides about units that nothing reaches
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         chosen = method or regrow.Static(sparsity=0.7)
         found.append((model, optimizer, regrow.attach(model, optimizer, chosen, storage="packed", kernels="sparse")))
@@ -63,10 +65,19 @@ def test_four_samples_of_one_channel():
     assert y.flatten().tolist() == [0, 0, 1, 4]  # 2 (h - 3) / sqrt(3.5 + 0.5) + 1, and nothing below 0
     assert means[0].item() == pytest.approx(0.3)
     assert means[1].item() == pytest.approx(0.9 + 0.1 * 14 / 3)
-    dh, dweight, dbias = norm_backward(h, torch.ones(4, 1), kept, relu=True)
+    dh, dweight, dbias = norm_backward(h, torch.ones(4, 1), torch.ones(1), kept, relu=True)
     assert dbias.item() == 2  # the two samples that are not cut off
     assert dweight.item() == pytest.approx((0 + 3) / 2)
     assert dh.sum().item() == pytest.approx(0, abs=1e-6)
+
+
+def test_a_channel_that_nothing_reaches_stays_at_its_bias():
+    h = torch.full((7, 1), 0.1, dtype=torch.float64)
+    bias, means = torch.zeros(1).double(), (torch.zeros(1).double(), torch.ones(1).double())
+    y, kept = norm_forward(h, torch.ones(1).double(), bias, means, 1e-5, 0.1, relu=True)
+    assert torch.equal(y, torch.zeros_like(y))
+    dh, _, _ = norm_backward(h, torch.rand(7, 1).double(), bias, kept, relu=True)
+    assert torch.equal(dh, torch.zeros_like(dh))
 
 
 @settings(deadline=None)  # the first example compiles
@@ -90,7 +101,7 @@ def test_normalising_is_what_torch_does(num_samples, num_channels, relu, dtype, 
     if relu and dtype == torch.float32:
         dy[expected.abs() < 1e-4] = 0  # rounding decides there
     expected.backward(dy)
-    found = (y, *means, *norm_backward(h.detach(), dy, kept, relu))
+    found = (y, *means, *norm_backward(h.detach(), dy, norm.bias, kept, relu))
     wanted = (expected, norm.running_mean, norm.running_var, h.grad, norm.weight.grad, norm.bias.grad)
     for left, right in zip(found, wanted, strict=True):
         torch.testing.assert_close(left, right.detach(), rtol=1e-4, atol=2e-4 if dtype == torch.float32 else 1e-9)

@@ -15,7 +15,7 @@ def norm_forward(
 ) -> tuple[Tensor, Tensor]:
     """(y, what the way back needs) of a batch [samples, channels]; moves `means`, the running mean and variance."""
     num_samples, num_channels = h.shape
-    y, kept = torch.empty_like(h), h.new_empty(6 * num_channels)
+    y, kept = torch.empty_like(h), h.new_empty(5 * num_channels)
     sums = _sums(num_channels)
     settings = array("d", [epsilon, momentum, 0 if relu else -torch.inf])
     args = [num_samples, num_channels, settings.buffer_info()[0], h.data_ptr(), y.data_ptr(), weight.data_ptr()]
@@ -24,7 +24,7 @@ def norm_forward(
     return y, kept
 
 
-def norm_backward(h: Tensor, dy: Tensor, kept: Tensor, relu: bool) -> tuple[Tensor, Tensor, Tensor]:
+def norm_backward(h: Tensor, dy: Tensor, bias: Tensor, kept: Tensor, relu: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of h, weight and bias."""
     num_samples, num_channels = h.shape
     dy = dy.contiguous()
@@ -32,7 +32,7 @@ def norm_backward(h: Tensor, dy: Tensor, kept: Tensor, relu: bool) -> tuple[Tens
     sums = _sums(2 * num_channels)
     settings = array("d", [0 if relu else -torch.inf])
     args = [num_samples, num_channels, settings.buffer_info()[0], h.data_ptr(), dy.data_ptr(), dh.data_ptr()]
-    args += [dweight.data_ptr(), dbias.data_ptr(), kept.data_ptr(), sums.buffer_info()[0]]
+    args += [dweight.data_ptr(), dbias.data_ptr(), bias.data_ptr(), kept.data_ptr(), sums.buffer_info()[0]]
     _run("norm_backward", h, args)
     return dh, dweight, dbias
 

@@ -1,7 +1,8 @@
 """Batch normalisation of a batch [samples, channels], with or without ReLU.
 
-Six numbers of each channel lie side by side in memory: mean, 1 / deviation, factor and summand that normalise it, and
-two sums. Sums of 64 samples are added up in double precision. `floor` is 0 for ReLU, else -inf.
+Five numbers of each channel are kept: mean, 1 / deviation, factor, and two sums. Sums of 64 samples are added up in
+double precision, as differences from the first sample: a channel that is the same in all of them, because nothing
+reaches it, has that very mean, and gives its bias exactly. `floor` is 0 for ReLU, else -inf.
 """
 
 from math import sqrt
@@ -16,7 +17,7 @@ _SAMPLES = 64
 
 @register_jitable
 def norm_forward(numbers, part, value, index):
-    """y = max(floor, factor * h + summand) for some channels; running means move towards those of the batch."""
+    """y = max(floor, (h - mean) * factor + bias) for some channels; running means move towards those of the batch."""
     num_samples, step = numbers[2], numbers[3]
     settings = pointer(numbers[4], types.float64)
     epsilon, momentum, floor = settings[0], settings[1], value(settings[2])
@@ -25,8 +26,8 @@ def norm_forward(numbers, part, value, index):
     h, y = ahead(pointer(numbers[5], value), begin), ahead(pointer(numbers[6], value), begin)
     weight, bias = ahead(pointer(numbers[7], value), begin), ahead(pointer(numbers[8], value), begin)
     far_mean, far_variance = ahead(pointer(numbers[9], value), begin), ahead(pointer(numbers[10], value), begin)
-    mean, some = ahead(pointer(numbers[11], value), begin), ahead(pointer(numbers[11], value), begin + 4 * step)
-    scale, factor, summand = ahead(mean, step), ahead(mean, 2 * step), ahead(mean, 3 * step)
+    mean = ahead(pointer(numbers[11], value), begin)
+    scale, factor, some = ahead(mean, step), ahead(mean, 2 * step), ahead(mean, 3 * step)
     total = ahead(pointer(numbers[12], types.float64), begin)
 
     fill(total, num)
@@ -35,11 +36,12 @@ def norm_forward(numbers, part, value, index):
         for s in range(first, min(first + _SAMPLES, num_samples)):
             line = ahead(h, s * step)
             for c in range(num):
-                some[c] += line[c]
+                some[c] += line[c] - h[c]
         add(some, total, num)
     for c in range(num):
-        mean[c] = value(total[c] / num_samples)
-        far_mean[c] = value((1 - momentum) * far_mean[c] + momentum * (total[c] / num_samples))
+        exact = h[c] + total[c] / num_samples
+        mean[c] = value(exact)
+        far_mean[c] = value((1 - momentum) * far_mean[c] + momentum * exact)
     fill(total, num)
     for first in range(0, num_samples, _SAMPLES):
         fill(some, num)
@@ -54,11 +56,10 @@ def norm_forward(numbers, part, value, index):
         deviation = sqrt(total[c] / num_samples + epsilon)
         scale[c] = value(1 / deviation)
         factor[c] = value(weight[c] / deviation)
-        summand[c] = value(bias[c] - mean[c] * (weight[c] / deviation))
     for s in range(num_samples):
         line, out = ahead(h, s * step), ahead(y, s * step)
         for c in range(num):
-            result = factor[c] * line[c] + summand[c]
+            result = (line[c] - mean[c]) * factor[c] + bias[c]
             out[c] = floor if result < floor else result
 
 
@@ -72,10 +73,10 @@ def norm_backward(numbers, part, value, index):
     h, dy = ahead(pointer(numbers[5], value), begin), ahead(pointer(numbers[6], value), begin)
     dh = ahead(pointer(numbers[7], value), begin)
     dweight, dbias = ahead(pointer(numbers[8], value), begin), ahead(pointer(numbers[9], value), begin)
-    mean, some = ahead(pointer(numbers[10], value), begin), ahead(pointer(numbers[10], value), begin + 4 * step)
-    scale, factor, summand = ahead(mean, step), ahead(mean, 2 * step), ahead(mean, 3 * step)
-    slopes = ahead(some, step)
-    total = ahead(pointer(numbers[11], types.float64), begin)
+    bias, mean = ahead(pointer(numbers[10], value), begin), ahead(pointer(numbers[11], value), begin)
+    scale, factor = ahead(mean, step), ahead(mean, 2 * step)
+    some, slopes = ahead(mean, 3 * step), ahead(mean, 4 * step)
+    total = ahead(pointer(numbers[12], types.float64), begin)
     total_slope = ahead(total, step)
 
     fill(total, num)
@@ -86,10 +87,11 @@ def norm_backward(numbers, part, value, index):
         for s in range(first, min(first + _SAMPLES, num_samples)):
             line, below, out = ahead(h, s * step), ahead(dy, s * step), ahead(dh, s * step)
             for c in range(num):
-                passed = value(0) if factor[c] * line[c] + summand[c] <= floor else below[c]
+                off = line[c] - mean[c]
+                passed = value(0) if off * factor[c] + bias[c] <= floor else below[c]
                 out[c] = passed
                 some[c] += passed
-                slopes[c] += passed * (line[c] - mean[c])
+                slopes[c] += passed * off
         add(some, total, num)
         add(slopes, total_slope, num)
     for c in range(num):

@@ -69,7 +69,7 @@ class _Block(torch.autograd.Function):
         h = x.new_empty(x.shape[0], pattern.num_rows)
         forward_batch(pattern, values, x, bias_for(pattern, bias), h)
         y, kept = norm_forward(h, weight, shift, means, epsilon, momentum, ctx.relu)
-        ctx.save_for_backward(x, values, h, kept)
+        ctx.save_for_backward(x, values, shift, h, kept)
         return y
 
     @staticmethod
@@ -78,11 +78,11 @@ class _Block(torch.autograd.Function):
 
 
 def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    x, values, h, kept = ctx.saved_tensors
+    x, values, shift, h, kept = ctx.saved_tensors
     slot: Slot = ctx.slot
     slot.check_version(ctx.version)
     needs_x, needs_values, needs_bias = ctx.needs_input_grad[:3]
-    dh, dweight, dshift = norm_backward(h, dy, kept, ctx.relu)
+    dh, dweight, dshift = norm_backward(h, dy, shift, kept, ctx.relu)
     dx = dvalues = None
     if needs_x or needs_values:
         dx, dvalues = x.new_empty(x.shape) if needs_x else None, torch.zeros_like(values)
