@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--model", default="resnet_50", choices=list(SETTINGS))
     parser.add_argument("--batch", type=int, help="by default as the paper trains the model")
     parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager", "compiled"])
-    parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--blocks", type=int, default=8, help="at least 2")
     parser.add_argument("--steps", type=int, default=10, help="in each block")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -54,7 +54,7 @@ def main() -> None:
     batch = arguments.batch or SETTINGS[arguments.model].batch
     rows = [["model", "batch", "mode", "dense ms", "packed ms", "packed / dense", "spread"]]
     for mode in arguments.modes:
-        rows.append(compare(arguments.model, device, batch, mode, arguments.blocks, arguments.steps))
+        rows.append(compare(arguments.model, device, batch, mode, max(2, arguments.blocks), arguments.steps))
     print(table(rows))
 
 
