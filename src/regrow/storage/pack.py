@@ -13,22 +13,42 @@ from regrow.storage.growth import Best, best_free
 from regrow.storage.places import Places, overwrite
 from regrow.units import Layer
 
+Version = tuple[Tensor, int, int]
+
 
 class Pack:
     """Values, places and, in a step that grows by gradient, the best free places; shared by storage and modules.
 
     `wanted` says how many free places of each layer the next backward pass looks for, and `best` holds what the last
-    one found. `choices` remembers which layers are faster on their values alone.
+    one found. `choices` remembers which layers are faster on their values alone. The values are whatever the root
+    module has under `name` among the parameters of its own, so that what others put there is what is computed with.
     """
 
-    def __init__(self, values: nn.Parameter, places: Sequence[Places], choices: Choices) -> None:
-        self.values = values
+    def __init__(
+        self, holder: dict[str, nn.Parameter | None], name: str, places: Sequence[Places], choices: Choices
+    ) -> None:
+        self.name = name
         self.places = list(places)
         self.choices = choices
         self.wanted = [0] * len(self.places)
         self.best: dict[int, Best] = {}
+        self.num_takes = 0
+        self._holder: dict[str, Any] = holder
         self._made_for: tuple[Any, ...] = ()
         self._pieces: Sequence[Tensor] = ()
+
+    @property
+    def values(self) -> nn.Parameter:
+        values: nn.Parameter = self._holder[self.name]
+        return values
+
+    def is_held_by(self, module: nn.Module) -> bool:
+        """Whether a module is the one that has the values."""
+        return module._parameters is self._holder
+
+    def leave(self) -> None:
+        """Let the module have no values any more."""
+        self._holder = {self.name: self._holder.pop(self.name)}
 
     @property
     def counts(self) -> list[int]:
@@ -49,17 +69,30 @@ class Pack:
         They are made once and serve many passes, so that the gradient of all is put together once in each.
         """
         values = self.values
+        try:
+            address = values.data_ptr()
+        except RuntimeError as error:
+            raise RuntimeError(
+                "packed layers do not go through torch.func.grad, vmap and the like; call torch.autograd.grad instead"
+            ) from error
         stream = torch.cuda.current_stream(values.device).cuda_stream if values.is_cuda else None
-        made_for = (values.data_ptr(), values.dtype, values.device, values.requires_grad, stream)
+        made_for = (id(values), address, values.dtype, values.device, values.requires_grad, stream)
         if made_for != self._made_for:
-            self.places = [places.to(values.device) for places in self.places]
+            self.follow()
             with torch.inference_mode(False), torch.enable_grad():
                 self._pieces = _Split.apply(values, self.counts)  # type: ignore[no-untyped-call]
             self._made_for = made_for
         return self._pieces
 
+    def follow(self) -> None:
+        """Follow the values to another device."""
+        device = self.values.device
+        if self.places[0].device != device:
+            self.places = [places.to(device) for places in self.places]
+
     def take(self, places: Sequence[Places]) -> None:
         """Take over other places for as many values; in the same memory where nothing changes in size."""
+        self.num_takes += 1
         has_moved = [new.count for new in places] != self.counts
         self.places = [overwrite(old, new) for old, new in zip(self.places, places, strict=True)]
         if has_moved:
@@ -109,14 +142,15 @@ class Slot:
         weight: Tensor = _Expand.apply(self.values(), self)  # type: ignore[no-untyped-call]
         return weight
 
-    @property
-    def version(self) -> int:
-        """Changes whenever the values do."""
-        return self.pack.values._version
+    def version(self) -> Version:
+        """What the layer is computed with now: the vector, which may not be the same for long, and what it contains."""
+        values = self.pack.values
+        return values, 0 if values.is_inference() else values._version, self.pack.num_takes
 
-    def check_version(self, version: int) -> None:
-        """Refuse to go back through a forward pass that used other values."""
-        if version != self.version:
+    def check_version(self, version: Version, needs_values: bool) -> None:
+        """Refuse to go back through a forward pass with other places or, where they are needed again, other values."""
+        values, number, num_takes = version
+        if num_takes != self.pack.num_takes or (needs_values and number != values._version):
             raise RuntimeError(
                 f"the values of {self.layer.name} have changed between a forward and its backward pass; run backward "
                 "before the optimizer's step"
@@ -137,12 +171,12 @@ class _Expand(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, slot: Slot) -> Tensor:
-        ctx.slot, ctx.version = slot, slot.version
+        ctx.slot, ctx.version = slot, slot.version()
         return slot.places.spread(values)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.slot.check_version(ctx.version)
+        ctx.slot.check_version(ctx.version, needs_values=False)
         if ctx.slot.wanted:
             ctx.slot.look_for_growth([ctx.slot.layer.flatten(gradient.detach())])
         collected: Tensor = _Collect.apply(gradient, ctx.slot)  # type: ignore[no-untyped-call]
@@ -154,10 +188,10 @@ class _Collect(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, slot: Slot) -> Tensor:
-        ctx.slot, ctx.version = slot, slot.version
+        ctx.slot, ctx.version = slot, slot.version()
         return slot.places.collect(gradient)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.slot.check_version(ctx.version)
+        ctx.slot.check_version(ctx.version, needs_values=False)
         return ctx.slot.places.spread(gradient), None

@@ -91,16 +91,18 @@ def pack_weights(
     groups = _groups(model, optimizer, parameters)
     states = [_common_state(optimizer, [parameters[i] for i in group.layers]) for group in groups]
     choices = Choices(None if kernels == "auto" else kernels)
-    packs = []
+    packs, vectors = [], []
     for group in groups:
         places, pieces = [], []
         for i in group.layers:
             own, order = places_of_units(layers[i], units[i])
             places.append(own)
             pieces.append(_first_values(layers[i], parameters[i], units[i].index_select(0, order), seed, i, init))
-        packs.append(Pack(nn.Parameter(torch.cat(pieces)), places, choices))
-    for group, pack, state in zip(groups, packs, states, strict=True):
-        _hand_over(model, optimizer, [parameters[i] for i in group.layers], pack, group, state)
+        packs.append(Pack(model._parameters, group.name, places, choices))
+        vectors.append(nn.Parameter(torch.cat(pieces)))
+    for group, pack, values, state in zip(groups, packs, vectors, states, strict=True):
+        model.register_parameter(group.name, values)
+        _hand_over(model, optimizer, [parameters[i] for i in group.layers], pack, state)
     return PackedStorage(model, packs, groups, seed)
 
 
@@ -165,10 +167,9 @@ def _hand_over(
     optimizer: Optimizer,
     parameters: Sequence[nn.Parameter],
     pack: Pack,
-    group: Group,
     state: Constants,
 ) -> None:
-    """Let the modules compute from a pack, and the model and the optimizer hold its values."""
+    """Let the modules compute from a pack, and the optimizer hold its values."""
     for number, dense in enumerate(parameters):
         for module, name in owners_of(model, dense):
             has_weight = name == "weight" or "weight" in expanders_of(module)
@@ -181,4 +182,3 @@ def _hand_over(
         held["params"][:] = [parameter for parameter in held["params"] if id(parameter) not in ours]
     for parameter in others:
         optimizer.state.pop(parameter, None)
-    model.register_parameter(group.name, pack.values)

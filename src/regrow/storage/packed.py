@@ -43,6 +43,7 @@ class PackedStorage:
         self.packs = list(packs)
         self.companions: dict[str, list[Tensor]] = {}
         self._groups = list(groups)
+        self._trained = self.parameters
         self._seed = seed
         self._has_fresh_signs = False
         slots = {
@@ -74,7 +75,7 @@ class PackedStorage:
     def follow(self) -> None:
         """Follow the values to another device."""
         for i, pack in enumerate(self.packs):
-            pack.pieces()
+            pack.follow()
             for tensors in self.companions.values():
                 if tensors:
                     tensors[i] = tensors[i].to(pack.values.device)
@@ -85,7 +86,7 @@ class PackedStorage:
     def named_masks(self) -> dict[str, Tensor]:
         """Masks of full size, made for whoever asks."""
         return {
-            slot.layer.name: slot.places.spread(torch.ones(n, dtype=torch.bool, device=slot.pack.values.device))
+            slot.layer.name: slot.places.spread(torch.ones(n, dtype=torch.bool, device=slot.places.device))
             for slot, n in zip(self.slots, self.count(), strict=True)
         }
 
@@ -103,9 +104,18 @@ class PackedStorage:
 
     def mask_gradients(self) -> None:
         """There are none to mask. But before the first step weights may still have changed since they were packed."""
+        self._check_can_step()
         if self._has_fresh_signs:
             self.fix_signs(self._seed)
             self._has_fresh_signs = False
+
+    def _check_can_step(self) -> None:
+        for pack, trained in zip(self.packs, self._trained, strict=True):
+            if pack.values is not trained:
+                raise RuntimeError(
+                    f"the model has another {pack.name} than the one its optimizer trains; load its state without "
+                    "assign=True"
+                )
 
     def is_masked(self, i: int) -> bool:
         return True

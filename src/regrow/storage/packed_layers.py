@@ -109,7 +109,7 @@ class _Layer(torch.autograd.Function):
         ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, slot: Slot, how: Convolution | None, way: Way
     ) -> Tensor:
         ctx.save_for_backward(x, values)
-        ctx.slot, ctx.how, ctx.way, ctx.version = slot, how, way, slot.version
+        ctx.slot, ctx.how, ctx.way, ctx.version = slot, how, way, slot.version()
         if way == "sparse":
             return kernels.forward(_pattern(slot), values, x, bias, how, way)
         weight = slot.places.spread(values)
@@ -126,8 +126,8 @@ class _Layer(torch.autograd.Function):
 def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, values = ctx.saved_tensors
     slot, how = ctx.slot, ctx.how
-    slot.check_version(ctx.version)
     needs_x, needs_values, needs_bias = ctx.needs_input_grad[:3]
+    slot.check_version(ctx.version, needs_x)
     dx = dvalues = None
     if ctx.way == "sparse":
         if needs_x or needs_values:

@@ -21,7 +21,7 @@ class Group:
 
 def unpack(model: nn.Module, optimizer: Optimizer, pack: Pack, group: Group) -> None:
     """Replace a pack by dense parameters, whose state is that of the values, and 0 elsewhere."""
-    if model._parameters.get(group.name) is not pack.values:
+    if not pack.is_held_by(model):
         return
     dense = []
     state = optimizer.state.pop(pack.values, {})
@@ -39,7 +39,7 @@ def unpack(model: nn.Module, optimizer: Optimizer, pack: Pack, group: Group) -> 
             }
         dense.append(parameter)
     _take_seats(optimizer, pack.values, dense, group)
-    del model._parameters[group.name]
+    pack.leave()
 
 
 def _owners(model: nn.Module, pack: Pack, number: int) -> Owners:
