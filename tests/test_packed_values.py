@@ -1,12 +1,118 @@
-"""The vector of packed values in other people's hands: replaced, and changed at the wrong time."""
+"""The vector of packed values in other hands: loaded, replaced, averaged, and refused where it does not fit."""
+
+import copy
+import io
+import pickle
 
 import pytest
 import torch
+from safetensors.torch import load, save
 from torch import nn
 from torch.func import functional_call
 
 import regrow
-from test_packed import METHODS, Run
+from test_packed import METHODS, Run, assert_same, two_groups
+
+OTHER_TOPOLOGY = r"belong to another topology .* sparse\.load_state_dict"
+
+
+def through_torch(state):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+COPIES = {
+    "cloned": lambda state: {name: tensor.clone() for name, tensor in state.items()},
+    "copied": copy.deepcopy,
+    "saved": through_torch,
+    "saved without its metadata": lambda state: load(save(dict(state))),
+    "averaged": lambda state: {name: 0.9 * tensor + 0.1 * tensor for name, tensor in state.items()},
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("optimizer", [None, two_groups])
+def test_values_of_another_topology_are_refused_until_their_places_come(how, optimizer):
+    run = Run(METHODS["SET"], **({"optimizer": optimizer} if optimizer else {})).train(2)
+    output = run.model.eval()(run.images)
+    model, sparse = COPIES[how](run.model.state_dict()), copy.deepcopy(run.sparse.state_dict())
+    run.train(2)
+    run.backward()
+    run.model.load_state_dict(model)
+    for use in (lambda: run.model(run.images), lambda: run.model[6].weight, run.optimizer.step, run.sparse.detach):
+        with pytest.raises(RuntimeError, match=OTHER_TOPOLOGY):
+            use()
+    run.sparse.load_state_dict(sparse)
+    torch.testing.assert_close(run.model(run.images), output)
+    run.train(1)
+
+
+def test_values_go_back_to_the_topology_they_are_of():
+    run = Run(METHODS["SET"]).train(1)
+    state = COPIES["cloned"](run.model.state_dict())
+    run.model.load_state_dict(state)
+    run.train(1)
+    run.model.load_state_dict(state)
+    now = COPIES["cloned"](run.model.state_dict())
+    with pytest.raises(RuntimeError, match=OTHER_TOPOLOGY):
+        run.model(run.images)
+    run.model.load_state_dict(now)
+    run.model(run.images)
+
+
+def test_places_that_come_first_wait_for_their_values():
+    one, other = Run(METHODS["SET"]).train(2), Run(METHODS["SET"], seed=5)
+    other.sparse.load_state_dict(one.sparse.state_dict())
+    other.optimizer.load_state_dict(copy.deepcopy(one.optimizer.state_dict()))
+    other.model.load_state_dict(one.model.state_dict())
+    assert_same(one.train(3), other.train(3))
+
+
+def test_a_state_without_marks_is_taken_as_it_is():
+    run = Run(METHODS["SET"]).train(1)
+    state = run.model.state_dict()
+    assert set(state) - {name for name, _ in run.model.named_parameters()} >= {"packed_values_topology"}
+    unmarked = {name: tensor for name, tensor in state.items() if not name.endswith("_topology")}
+    Run(METHODS["SET"], seed=5).model.load_state_dict(unmarked)
+    wrong = {**state, "packed_values": torch.zeros(3)}
+    with pytest.raises(RuntimeError, match="size mismatch for packed_values"):
+        run.model.load_state_dict(wrong)
+    run.train(1)
+
+
+def test_a_file_cannot_be_written_of_values_in_the_wrong_places_but_one_that_is_read_brings_both(tmp_path):
+    run, other = Run(METHODS["SET"]), Run(METHODS["SET"], seed=5)
+    regrow.save(tmp_path / "file", run.model, run.sparse)
+    other.model.load_state_dict(run.model.state_dict())
+    with pytest.raises(RuntimeError, match=OTHER_TOPOLOGY):
+        regrow.save(tmp_path / "wrong", other.model, other.sparse)
+    regrow.load(tmp_path / "file", other.model)
+    assert torch.equal(other.model(run.images), run.model(run.images))
+
+
+def test_marks_go_with_copies_and_away_with_the_sparsifier():
+    run = Run(METHODS["SET"])
+    state = run.model.state_dict()
+    copies = copy.deepcopy(run.model), pickle.loads(pickle.dumps(run.model))
+    run.train(2)
+    for twin in copies:
+        twin.load_state_dict(state)
+        twin(run.images)
+        twin.load_state_dict(run.model.state_dict())
+        with pytest.raises(RuntimeError, match=OTHER_TOPOLOGY):
+            twin(run.images)
+    wrapped = nn.ModuleDict({"inner": run.model})
+    assert "inner.packed_values_topology" in wrapped.state_dict()
+    wrapped.load_state_dict(wrapped.state_dict())
+    run.sparse.detach()
+    assert not run.model._state_dict_hooks
+    assert not run.model._load_state_dict_pre_hooks
+    assert set(run.model.state_dict()) == set(Run(METHODS["SET"], "dense").model.state_dict())
+
+
+# Other tensors in the vector's stead
 
 
 def test_a_functional_call_computes_with_the_values_it_is_given():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regrow.kernels.choose import Choices
 from regrow.storage.growth import Best, best_free
-from regrow.storage.places import Places, overwrite
+from regrow.storage.places import Places, mark, overwrite
 from regrow.units import Layer
 
 Version = tuple[Tensor, int, int]
@@ -34,6 +34,8 @@ class Pack:
         self.best: dict[int, Best] = {}
         self.num_takes = 0
         self._holder: dict[str, Any] = holder
+        self._mark: int | None = None
+        self._belongs_to: float | None = None  # if not to the places that are here
         self._made_for: tuple[Any, ...] = ()
         self._pieces: Sequence[Tensor] = ()
 
@@ -78,6 +80,7 @@ class Pack:
         stream = torch.cuda.current_stream(values.device).cuda_stream if values.is_cuda else None
         made_for = (id(values), address, values.dtype, values.device, values.requires_grad, stream)
         if made_for != self._made_for:
+            self.check_belongs()
             self.follow()
             with torch.inference_mode(False), torch.enable_grad():
                 self._pieces = _Split.apply(values, self.counts)  # type: ignore[no-untyped-call]
@@ -97,6 +100,30 @@ class Pack:
         self.places = [overwrite(old, new) for old, new in zip(self.places, places, strict=True)]
         if has_moved:
             self._made_for, self._pieces = (), ()
+        self._mark = None
+        self.expect(self._belongs_to)
+
+    @property
+    def mark(self) -> int:
+        """What tells these places from others; worked out when it is asked for."""
+        if self._mark is None:
+            self._mark = mark(self.places)
+        return self._mark
+
+    def expect(self, mark: float | None) -> None:
+        """The values are, or are about to be, those of the topology with a mark; None for the one that is here."""
+        is_here = mark is None or abs(mark - self.mark) < 0.5
+        self._belongs_to = None if is_here else mark
+        if not is_here:
+            self._made_for, self._pieces = (), ()  # so that the next forward pass looks
+
+    def check_belongs(self) -> None:
+        """Refuse to compute with values of another topology."""
+        if self._belongs_to is not None:
+            raise RuntimeError(
+                f"the {self.name} that were loaded into the model belong to another topology than the one it has; load "
+                "the state of the sparsifier that was saved with them, too: sparse.load_state_dict(...)"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """For copying and pickling; pieces are not leaves of autograd, and are made anew."""

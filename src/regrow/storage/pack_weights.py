@@ -16,6 +16,7 @@ from regrow.optimizer_state import Constants, constant_state, put_in_place
 from regrow.row import cut_into_chunks
 from regrow.select import positions_of
 from regrow.start import largest_units, random_places
+from regrow.storage.belonging import start_marking
 from regrow.storage.expanding import check_replaceable, expanders_of, owners_of, start_expanding
 from regrow.storage.growth import check_sees_all_gradients
 from regrow.storage.pack import Pack, Slot
@@ -103,6 +104,7 @@ def pack_weights(
     for group, pack, values, state in zip(groups, packs, vectors, states, strict=True):
         model.register_parameter(group.name, values)
         _hand_over(model, optimizer, [parameters[i] for i in group.layers], pack, state)
+    start_marking(model)
     return PackedStorage(model, packs, groups, seed)
 
 

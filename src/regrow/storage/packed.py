@@ -111,6 +111,7 @@ class PackedStorage:
 
     def _check_can_step(self) -> None:
         for pack, trained in zip(self.packs, self._trained, strict=True):
+            pack.check_belongs()
             if pack.values is not trained:
                 raise RuntimeError(
                     f"the model has another {pack.name} than the one its optimizer trains; load its state without "
@@ -266,6 +267,8 @@ class PackedStorage:
 
     def release(self, optimizer: Optimizer) -> None:
         """Put dense parameters back, with their state, 0 wherever nothing was stored."""
+        for pack in self.packs:
+            pack.check_belongs()
         for pack, group in zip(self.packs, self._groups, strict=True):
             unpack(self.model, optimizer, pack, group)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from regrow.storage.belonging import stop_marking
 from regrow.storage.expanding import Owners, expanders_of, stop_expanding
 from regrow.storage.pack import Pack, Slot
 
@@ -40,6 +41,7 @@ def unpack(model: nn.Module, optimizer: Optimizer, pack: Pack, group: Group) -> 
         dense.append(parameter)
     _take_seats(optimizer, pack.values, dense, group)
     pack.leave()
+    stop_marking(model)
 
 
 def _owners(model: nn.Module, pack: Pack, number: int) -> Owners:
