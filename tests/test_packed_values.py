@@ -170,3 +170,18 @@ def test_values_may_change_before_the_way_back_where_they_are_not_needed_again()
                     loss.backward()
             else:
                 loss.backward()
+
+
+@pytest.mark.parametrize(("method", "storage"), [(METHODS["Static"], "packed"), (regrow.Hashed(sparsity=0.9), "dense")])
+def test_a_weight_that_is_computed_cannot_be_set(method, storage):
+    run = Run(method, storage)
+    before = run.model[6].weight.detach().clone()
+    for weight in (nn.Parameter(torch.ones(20, 128)), None):
+        with pytest.raises(AttributeError, match="computed from values and cannot be set"):
+            run.model[6].weight = weight
+    with pytest.raises(TypeError, match="cannot assign"):
+        run.model[6].weight = torch.ones(20, 128)
+    run.model[6].bias = nn.Parameter(torch.ones(20).double())
+    assert torch.equal(run.model[6].weight, before)
+    run.model.load_state_dict(run.model.state_dict(), assign=True)
+    run.model(run.images)
