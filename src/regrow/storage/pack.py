@@ -9,19 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from regrow.kernels.choose import Choices
-from regrow.storage.growth import Best, best_free
+from regrow.storage.growth import Search
 from regrow.storage.places import Places, mark, overwrite
 from regrow.units import Layer
 
-Version = tuple[Tensor, int, int]
+Version = tuple[Tensor, int, int, int]
 
 
 class Pack:
-    """Values, places and, in a step that grows by gradient, the best free places; shared by storage and modules.
+    """Values, places and, in a step that grows by gradient, the search for free ones; shared by storage and modules.
 
-    `wanted` says how many free places of each layer the next backward pass looks for, and `best` holds what the last
-    one found. `choices` remembers which layers are faster on their values alone. The values are whatever the root
-    module has under `name` among the parameters of its own, so that what others put there is what is computed with.
+    `choices` remembers which layers are faster on their values alone. The values are whatever the root module has under
+    `name` among the parameters of its own, so that what others put there is what is computed with.
     """
 
     def __init__(
@@ -30,8 +29,7 @@ class Pack:
         self.name = name
         self.places = list(places)
         self.choices = choices
-        self.wanted = [0] * len(self.places)
-        self.best: dict[int, Best] = {}
+        self.searches = [Search() for _ in self.places]
         self.num_takes = 0
         self._holder: dict[str, Any] = holder
         self._mark: int | None = None
@@ -127,7 +125,8 @@ class Pack:
 
     def __getstate__(self) -> dict[str, Any]:
         """For copying and pickling; pieces are not leaves of autograd, and are made anew."""
-        return {**self.__dict__, "best": {}, "_made_for": (), "_pieces": ()}
+        searches = [Search(search.wanted) for search in self.searches]
+        return {**self.__dict__, "searches": searches, "_made_for": (), "_pieces": ()}
 
 
 class _Split(torch.autograd.Function):
@@ -161,7 +160,10 @@ class Slot:
         return self.places.layer
 
     def values(self) -> Tensor:
-        """The values of this layer, differentiable."""
+        """The values of this layer, differentiable, for one use of it."""
+        search = self.search
+        if search.wanted and torch.is_grad_enabled():
+            search.num_uses += 1
         return self.pack.pieces()[self.number]
 
     def expand(self, values: None = None) -> Tensor:
@@ -170,13 +172,14 @@ class Slot:
         return weight
 
     def version(self) -> Version:
-        """What the layer is computed with now: the vector, which may not be the same for long, and what it contains."""
-        values = self.pack.values
-        return values, 0 if values.is_inference() else values._version, self.pack.num_takes
+        """What the layer is computed with: the vector, which others may replace, what is in it, and for which use."""
+        pack, values = self.pack, self.pack.values
+        number = 0 if values.is_inference() else values._version
+        return values, number, pack.num_takes, pack.searches[self.number].num_uses
 
     def check_version(self, version: Version, needs_values: bool) -> None:
         """Refuse to go back through a forward pass with other places or, where they are needed again, other values."""
-        values, number, num_takes = version
+        values, number, num_takes, _ = version
         if num_takes != self.pack.num_takes or (needs_values and number != values._version):
             raise RuntimeError(
                 f"the values of {self.layer.name} have changed between a forward and its backward pass; run backward "
@@ -184,13 +187,18 @@ class Slot:
             )
 
     @property
-    def wanted(self) -> int:
-        """How many free places to grow are looked for in the next backward pass."""
-        return self.pack.wanted[self.number]
+    def search(self) -> Search:
+        """What is looked for in the next backward pass."""
+        return self.pack.searches[self.number]
 
-    def look_for_growth(self, gradients: Iterable[Tensor]) -> None:
-        """Keep the best free places by a gradient of this layer, in parts as `best_free` wants them."""
-        self.pack.best[self.number] = best_free(self.places, gradients, self.wanted)
+    @property
+    def wanted(self) -> int:
+        """How many free places that is."""
+        return self.pack.searches[self.number].wanted
+
+    def look_for_growth(self, gradients: Iterable[Tensor], version: Version) -> None:
+        """Look for the best free places by the gradient of one use."""
+        self.search.look(self.places, gradients, use=version[-1])
 
 
 class _Expand(torch.autograd.Function):
@@ -205,7 +213,7 @@ class _Expand(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         ctx.slot.check_version(ctx.version, needs_values=False)
         if ctx.slot.wanted:
-            ctx.slot.look_for_growth([ctx.slot.layer.flatten(gradient.detach())])
+            ctx.slot.look_for_growth([ctx.slot.layer.flatten(gradient.detach())], ctx.version)
         collected: Tensor = _Collect.apply(gradient, ctx.slot)  # type: ignore[no-untyped-call]
         return collected, None
 

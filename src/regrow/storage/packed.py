@@ -23,7 +23,7 @@ from regrow.rewiring import Plan
 from regrow.row import Chunk, Listed, check_finite, cut_into_chunks
 from regrow.select import ascending
 from regrow.state import check_positions
-from regrow.storage.growth import check_sees_all_gradients, no_gradient
+from regrow.storage.growth import Search, check_sees_all_gradients
 from regrow.storage.pack import Pack, Slot
 from regrow.storage.packing import column_order, exchange, index_dtype, move, renumber
 from regrow.storage.places import places_of_logical, places_of_stored
@@ -126,8 +126,7 @@ class PackedStorage:
     def expect_growth(self, wanted: Sequence[int]) -> None:
         check_sees_all_gradients()
         for slot, count in zip(self.slots, wanted, strict=True):
-            slot.pack.wanted[slot.number] = count
-            slot.pack.best.clear()
+            slot.pack.searches[slot.number] = Search(count)
 
     def keep_gradients(self, fresh: Sequence[int], scale: Tensor | None) -> None:
         """The backward pass kept what growth needs."""
@@ -275,7 +274,7 @@ class PackedStorage:
 
 def _candidates(chunk: Chunk, slots: Sequence[Slot]) -> Candidates:
     """What the last backward pass found; refused if its gradients were not finite."""
-    best = [slot.pack.best.get(slot.number) or no_gradient(slot.places, slot.wanted) for slot in slots]
+    best = [slot.search.result(slot.places) for slot in slots]
     extremes = torch.stack([found.extreme.double() for found in best])
     check_finite(extremes, chunk.layers, [1] * len(slots), "gradients")
     return Candidates(

@@ -88,7 +88,7 @@ def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         dx, dvalues = x.new_empty(x.shape) if needs_x else None, torch.zeros_like(values)
         backward_batch(ctx.slot.places.pattern, values, x, dh, dx, dvalues)
     if needs_values and slot.wanted:
-        slot.look_for_growth(gradient_tiles(slot.layer, x, dh, None))
+        slot.look_for_growth(gradient_tiles(slot.layer, x, dh, None), ctx.version)
     dbias = dh.sum(0) if needs_bias else None
     return dx, dvalues if needs_values else None, dbias, dweight, dshift, None
 

@@ -18,7 +18,7 @@ from regrow.kernels.planes import Convolution
 from regrow.names import clean, unwrap
 from regrow.storage.expanding import Forward, expanders_of
 from regrow.storage.growth import gradient_tiles
-from regrow.storage.pack import Slot
+from regrow.storage.pack import Slot, Version
 from regrow.storage.places import KERNEL_DTYPES, PatternPlaces
 
 
@@ -133,12 +133,12 @@ def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         if needs_x or needs_values:
             dx, dvalues = kernels.backward(_pattern(slot), values, x, dy, how, ctx.way, needs_x)
         if needs_values and slot.wanted:
-            slot.look_for_growth(gradient_tiles(slot.layer, x, dy, how))
+            slot.look_for_growth(gradient_tiles(slot.layer, x, dy, how), ctx.version)
     else:
         backward = _linear_backward if how is None else _convolution_backward
         dx, gradient = backward(ctx, x, values, dy)
         if gradient is not None:
-            dvalues = _take(gradient, slot)
+            dvalues = _take(gradient, slot, ctx.version)
     return dx, dvalues if needs_values else None, _sum(dy, how) if needs_bias else None, None, None, None
 
 
@@ -175,10 +175,10 @@ def _convolve_back(
     return dx, gradient
 
 
-def _take(gradient: Tensor, slot: Slot) -> Tensor:
+def _take(gradient: Tensor, slot: Slot, version: Version) -> Tensor:
     """What a dense gradient says of the values; and of free places, in a step that grows by it."""
     if slot.wanted:
-        slot.look_for_growth([slot.layer.flatten(gradient)])
+        slot.look_for_growth([slot.layer.flatten(gradient)], version)
     return slot.places.collect(gradient)
 
 
