@@ -16,6 +16,13 @@ from regrow.units import Layer
 Version = tuple[Tensor, int, int, int]
 
 
+@dataclass
+class Begun:
+    """How many gradients of the values were begun, rather than added to one that was there."""
+
+    number: int = 0
+
+
 class Pack:
     """Values, places and, in a step that grows by gradient, the search for free ones; shared by storage and modules.
 
@@ -31,6 +38,7 @@ class Pack:
         self.choices = choices
         self.searches = [Search() for _ in self.places]
         self.num_takes = 0
+        self.begun = Begun()
         self._holder: dict[str, Any] = holder
         self._mark: int | None = None
         self._belongs_to: float | None = None  # if not to the places that are here
@@ -81,7 +89,7 @@ class Pack:
             self.check_belongs()
             self.follow()
             with torch.inference_mode(False), torch.enable_grad():
-                self._pieces = _Split.apply(values, self.counts)  # type: ignore[no-untyped-call]
+                self._pieces = _Split.apply(values, self.counts, self.begun)  # type: ignore[no-untyped-call]
             self._made_for = made_for
         return self._pieces
 
@@ -136,12 +144,14 @@ class _Split(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, values: Tensor, sizes: list[int], begun: Begun) -> tuple[Tensor, ...]:
+        ctx.values, ctx.begun = values, begun
         return tuple(torch.split(values.data, sizes))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return torch.cat(gradients), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        ctx.begun.number += ctx.values.is_leaf and ctx.values.grad is None
+        return torch.cat(gradients), None, None
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class PackedStorage:
         self.companions: dict[str, list[Tensor]] = {}
         self._groups = list(groups)
         self._trained = self.parameters
+        self._num_begun = [0] * len(self.packs)
         self._seed = seed
         self._has_fresh_signs = False
         slots = {
@@ -105,6 +106,7 @@ class PackedStorage:
     def mask_gradients(self) -> None:
         """There are none to mask. But before the first step weights may still have changed since they were packed."""
         self._check_can_step()
+        self._num_begun = [pack.begun.number for pack in self.packs]
         if self._has_fresh_signs:
             self.fix_signs(self._seed)
             self._has_fresh_signs = False
@@ -119,7 +121,8 @@ class PackedStorage:
                 )
 
     def is_masked(self, i: int) -> bool:
-        return True
+        """Whether it is still, if perhaps in another tensor, the gradient that was there when this was last done."""
+        return self.packs[i].begun.number == self._num_begun[i]
 
     # Rewiring
 
