@@ -185,3 +185,36 @@ def test_a_weight_that_is_computed_cannot_be_set(method, storage):
     assert torch.equal(run.model[6].weight, before)
     run.model.load_state_dict(run.model.state_dict(), assign=True)
     run.model(run.images)
+
+
+def test_a_gradient_that_waits_for_its_step_goes_with_the_weights():
+    plain, run = Run(METHODS["Static"], "dense"), Run(METHODS["Static"], "dense")
+    masks = run.sparse.masks()
+    for each in (plain, run):
+        each.backward()
+    run.sparse.detach()
+    sparse = regrow.attach(run.model, run.optimizer, METHODS["Static"], storage="packed", start=masks)
+    sparse.detach()
+    for name, parameter in plain.model.named_parameters():
+        expected = parameter.grad * masks[name] if name in masks else parameter.grad
+        assert torch.equal(run.model.get_parameter(name).grad, expected)
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_an_optimizer_that_knows_parameters_by_name_knows_the_vector_and_then_the_weights_again(num_groups):
+    def named(model):
+        parameters = list(model.named_parameters())
+        groups = [{"params": parameters[i::num_groups]} for i in range(num_groups)]
+        return torch.optim.SGD(groups, lr=0.1)
+
+    def names(run):
+        held = [list(zip(group["param_names"], group["params"], strict=True)) for group in run.optimizer.param_groups]
+        for group in held:
+            assert all(run.model.get_parameter(name) is parameter for name, parameter in group)
+        return [[name for name, _ in group] for group in held]
+
+    run = Run(METHODS["Static"], optimizer=named)
+    assert names(run)[0][0] == "packed_values"
+    run.optimizer.load_state_dict(run.optimizer.state_dict())
+    run.sparse.detach()
+    assert names(run) == names(Run(METHODS["Static"], "dense", named))
