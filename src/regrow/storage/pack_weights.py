@@ -113,6 +113,8 @@ def check_packable(
     model: nn.Module, optimizer: Optimizer, layers: Sequence[Layer], parameters: Sequence[nn.Parameter]
 ) -> None:
     """Refuse what cannot be packed, before anything is drawn or changed."""
+    if single := next((layer.name for layer in layers if not layer.shape), None):
+        raise ValueError(f"{single} is a single number, which cannot be packed; leave it out of layers")
     check_replaceable(model, layers, [owners_of(model, parameter) for parameter in parameters], "packed")
     for group in _groups(unwrap(model), optimizer, parameters):
         kinds = {(device_of(parameters[i]), parameters[i].dtype) for i in group.layers}

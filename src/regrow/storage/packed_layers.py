@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from regrow.kernels import functions as kernels
-from regrow.kernels.functions import Way
+from regrow.kernels.functions import Way, bias_gradient
 from regrow.kernels.planes import Convolution
 from regrow.names import clean, unwrap
 from regrow.storage.expanding import Forward, expanders_of
@@ -139,7 +139,14 @@ def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         dx, gradient = backward(ctx, x, values, dy)
         if gradient is not None:
             dvalues = _take(gradient, slot, ctx.version)
-    return dx, dvalues if needs_values else None, _sum(dy, how) if needs_bias else None, None, None, None
+    return (
+        dx,
+        dvalues if needs_values else None,
+        bias_gradient(dy, how) if needs_bias else None,
+        None,
+        None,
+        None,
+    )
 
 
 # Its guard against a second differentiation costs as much as a small layer, so it is left out where none can follow.
@@ -185,8 +192,3 @@ def _take(gradient: Tensor, slot: Slot, version: Version) -> Tensor:
 def _pattern(slot: Slot) -> Any:
     assert isinstance(slot.places, PatternPlaces)
     return slot.places.pattern
-
-
-def _sum(dy: Tensor, how: Convolution | None) -> Tensor:
-    """The gradient of a bias."""
-    return dy.reshape(-1, dy.shape[-1]).sum(0) if how is None else dy.transpose(0, 1).flatten(1).sum(1)

@@ -133,7 +133,7 @@ class PatternPlaces(Places):
 
     def spread(self, values: Tensor) -> Tensor:
         if values.dtype in KERNEL_DTYPES:
-            return densify(self.pattern, values.contiguous()).view(self.layer.shape)
+            return densify(self.pattern, values).view(self.layer.shape)
         flat = values.new_zeros(self.layer.num_weights).index_copy_(0, self.logical(), values)
         return flat.view(self.layer.shape)
 
