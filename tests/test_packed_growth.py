@@ -73,14 +73,27 @@ def test_rigl_adds_up_the_gradients_of_all_uses_of_a_layer(kernels, is_checkpoin
     assert all(torch.equal(mask, masks[1][name]) for name, mask in masks[0].items())
 
 
-def test_no_dense_gradient_outlives_a_backward_pass_that_goes_through_all_uses():
-    model = Reused()
-    sparse = regrow.attach(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), regrow.RigL(sparsity=0.5, period=1), storage="packed"
-    )
-    model(torch.ones(3, 12).double()).sum().backward()
+class Block(nn.Module):
+    """A layer and its norm that are computed as one."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(12, 12).double(), nn.BatchNorm1d(12).double()
+
+    def forward(self, x):
+        return regrow.linear_norm(self.linear, self.norm, x)
+
+
+@pytest.mark.parametrize("make", [Reused, Block])
+def test_no_dense_gradient_outlives_a_backward_pass_that_goes_through_all_uses(make):
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = regrow.RigL(sparsity=0.5, period=1)
+    sparse = regrow.attach(model, optimizer, method, storage="packed", kernels="sparse")
+    model(torch.randn(3, 12).double()).sin().sum().backward()
     (pack,) = sparse._storage.packs
-    assert [search._part for search in pack.searches] == [None, None]
+    assert all(search._part is None for search in pack.searches)
+    assert all(search._found is not None for search in pack.searches)
 
 
 def test_a_first_use_without_a_gradient_leaves_the_others():

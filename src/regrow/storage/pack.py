@@ -76,7 +76,7 @@ class Pack:
 
         They are made once and serve many passes, so that the gradient of all is put together once in each.
         """
-        values = self.values
+        values = self._holder[self.name]
         try:
             address = values.data_ptr()
         except RuntimeError as error:
@@ -171,10 +171,10 @@ class Slot:
 
     def values(self) -> Tensor:
         """The values of this layer, differentiable, for one use of it."""
-        search = self.search
-        if search.wanted and torch.is_grad_enabled():
-            search.num_uses += 1
-        return self.pack.pieces()[self.number]
+        pack, number = self.pack, self.number
+        if pack.searches[number].wanted and torch.is_grad_enabled():
+            pack.searches[number].num_uses += 1
+        return pack.pieces()[number]
 
     def expand(self, values: None = None) -> Tensor:
         """The weights of the layer, dense, differentiable in the values."""
@@ -184,7 +184,10 @@ class Slot:
     def version(self) -> Version:
         """What the layer is computed with: the vector, which others may replace, what is in it, and for which use."""
         pack, values = self.pack, self.pack.values
-        number = 0 if values.is_inference() else values._version
+        try:
+            number = values._version
+        except RuntimeError:  # made under inference_mode, from where nobody goes back
+            number = 0
         return values, number, pack.num_takes, pack.searches[self.number].num_uses
 
     def check_version(self, version: Version, needs_values: bool) -> None:
