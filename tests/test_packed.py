@@ -168,34 +168,6 @@ def test_where_weights_move_each_group_keeps_its_budget(name):
     assert run.sparse.layers != first, "weights moved within a group"
 
 
-def test_rigl_on_packed_storage_goes_by_the_last_backward_pass():
-    method = regrow.RigL(sparsity=0.9, period=1)
-    once, twice = Run(method), Run(method)
-    once.backward(slice(8, None))
-    for part in (slice(8), slice(8, None)):
-        twice.backward(part)
-    for run in (once, twice):
-        run.optimizer.param_groups[0]["lr"] = 0.0
-        run.optimizer.step()
-    masks = twice.sparse.masks()
-    assert all(torch.equal(mask, masks[name]) for name, mask in once.sparse.masks().items())
-
-
-def test_rigl_grows_the_first_places_of_a_layer_that_took_no_part():
-    masks = []
-    for storage in ("dense", "packed"):
-        torch.manual_seed(0)
-        model = nn.ModuleDict({"used": nn.Linear(20, 20), "idle": nn.Linear(20, 20)})
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        sparse = regrow.attach(model, optimizer, regrow.RigL(sparsity=0.9, period=1), storage=storage)
-        model["used"](torch.ones(3, 20)).square().sum().backward()
-        if storage == "dense":
-            model["idle"].weight.grad = torch.zeros(20, 20)
-        optimizer.step()
-        masks.append(sparse.masks())
-    assert all(torch.equal(mask, masks[1][name]) for name, mask in masks[0].items())
-
-
 def test_a_nan_gradient_or_weight_stops_a_rewiring_with_nothing_changed():
     for spoil in ("values", "gradient"):
         run = Run(regrow.RigL(sparsity=0.9, period=1))

@@ -8,6 +8,8 @@ import regrow
 from opened_files import opened
 from regrow.kernels.cpu_conv import conv_backward
 from regrow.kernels.cpu_linear import linear_backward
+from regrow.kernels.densify import densify
+from regrow.kernels.functions import apply_linear
 from regrow.kernels.pattern import make_pattern
 from regrow.kernels.planes import Convolution
 
@@ -129,3 +131,35 @@ def test_a_state_that_contradicts_itself_is_refused(spoil):
     spoil(state)
     with pytest.raises(ValueError, match="contradicts itself"):
         sparse.load_state_dict(state)
+
+
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+def test_what_never_trains_or_gives_sparse_gradients_is_refused(storage):
+    model, embedding = small_network(), nn.Embedding(10, 4, sparse=True)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, embedding)]
+    with torch.inference_mode(), pytest.raises(ValueError, match="attach outside of it"):
+        regrow.attach(model, optimizers[0], regrow.Static(sparsity=0.5), storage=storage)
+    with pytest.raises(ValueError, match="build it with sparse=False"):
+        regrow.attach(embedding, optimizers[1], regrow.Static(sparsity=0.5), storage=storage, layers="weight")
+    assert type(model[0]) is nn.Linear
+
+
+def test_a_single_number_is_refused():
+    model = small_network()
+    model.scale = nn.Parameter(torch.ones(()))
+    with pytest.raises(ValueError, match="scale is a single number"):
+        packed(model, layers="*")
+
+
+def test_values_with_gaps_in_memory_are_made_dense_all_the_same():
+    pattern = make_pattern(torch.tensor([0, 1]), torch.tensor([0, 1]), 2, 2)
+    assert densify(pattern, torch.arange(4.0)[1::2]).tolist() == [[1, 0], [0, 3]]
+
+
+@pytest.mark.parametrize("way", ["sparse", "dense"])
+def test_the_bias_of_a_layer_on_one_vector_has_a_gradient_for_each_output(way):
+    pattern = make_pattern(torch.tensor([0, 1]), torch.tensor([0, 1]), 2, 2)
+    bias = torch.zeros(2, requires_grad=True)
+    y = apply_linear(pattern, torch.ones(2), torch.ones(2), bias, way)
+    y.backward(torch.tensor([3.0, 5.0]))
+    assert bias.grad.tolist() == [3, 5]

@@ -177,7 +177,7 @@ def test_frozen_values_get_no_gradient_and_thaw_again():
 
 def test_values_that_changed_since_the_forward_pass_are_noticed():
     _, packed = pair(LAYERS["linear"][0], "sparse")
-    loss = packed(torch.randn(3, 12).double()).sum()
+    loss = packed(torch.randn(3, 12).double().requires_grad_()).sum()
     with torch.no_grad():
         packed.packed_values.mul_(2)
     with pytest.raises(RuntimeError, match="between a forward and its backward"):

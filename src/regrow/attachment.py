@@ -4,6 +4,7 @@ import gc
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -60,6 +61,8 @@ def attach(
     the dense weights, in the model and in the optimizer. Nothing is changed if anything is wrong with the arguments.
     """
     _check_arguments(model, optimizer, method, start, seed, storage, kernels)
+    if torch.is_inference_mode_enabled():
+        raise ValueError("nothing that is made under torch.inference_mode can be trained; attach outside of it")
     is_packed = storage == "packed"
     if is_packed:
         check_can_be_packed(method)

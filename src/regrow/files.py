@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regrow.file_format import DTYPES, SparseTensor, bad, pick, read, read_index, read_parts, write
 from regrow.names import clean, unwrap
-from regrow.packed_files import Part, fill, names_of_vectors, positions_in, values_and_bits
+from regrow.packed_files import Part, fill, keys_of_vectors, positions_in, values_and_bits
 from regrow.sparsifier import Sparsifier, sparsifiers_of
 from regrow.storage.pack import Slot
 from regrow.storage.packed_layers import packed_slots
@@ -100,7 +100,7 @@ def _load_packed(path: str | os.PathLike[str], model: nn.Module) -> None:
             state[name] = state[first]
     strange = set(parts) - set(packed_slots(model))
     others: dict[str, Tensor | Part] = {**state, **{name: parts.pop(name) for name in strange}}
-    own_names = {clean(name): name for name in model.state_dict().keys() - names_of_vectors(model)}
+    own_names = {clean(name): name for name in model.state_dict().keys() - keys_of_vectors(model)}
     if missing := own_names.keys() - others.keys():
         raise bad(path, f"it has no {min(missing)}")
     shapes = {name: tuple(model.state_dict()[own].shape) for name, own in own_names.items()}
@@ -138,7 +138,7 @@ def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     seen: dict[tuple[int, torch.Size], str] = {}
-    vectors = names_of_vectors(model)
+    vectors = keys_of_vectors(model)
     for key, value in unwrap(model).state_dict().items():
         name = clean(key)
         if key in vectors:

@@ -44,6 +44,7 @@ def choose_layers(
         raise ValueError("the model has no layer to make sparse that trains; name some with layers=[...]")
     for name in names:
         _check_exists(name, trained[name], may_be_meta)
+    _check_gradients_are_dense(model, {id(trained[name]): name for name in names})
     output_dims = _output_dims(model)
     chosen = []
     for name in names:
@@ -102,6 +103,17 @@ def _output_dims(model: nn.Module) -> dict[int, int | None]:
         for module in unwrap(model).modules()
         if isinstance(module, _ConvTransposeNd)
     }
+
+
+def _check_gradients_are_dense(model: nn.Module, names: dict[int, str]) -> None:
+    for module in unwrap(model).modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            name = names.get(id(module._parameters.get("weight")))
+            if name is not None:
+                raise ValueError(
+                    f"{name} is of an embedding whose gradients are sparse tensors; build it with sparse=False, or "
+                    "leave it out of layers"
+                )
 
 
 def _check_exists(name: str, parameter: nn.Parameter, may_be_meta: bool) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regrow.names import unwrap
 from regrow.optimizer_state import state_like
 from regrow.sparsifier import sparsifiers_of
+from regrow.storage.belonging import mark_of
 from regrow.storage.pack import Pack, Slot
 from regrow.storage.packed_layers import packed_slots
 from regrow.storage.packing import logical_order, renumber
@@ -23,8 +24,14 @@ def names_of_vectors(model: nn.Module) -> set[str]:
     return {name for name, parameter in unwrap(model).named_parameters() if id(parameter) in vectors}
 
 
+def keys_of_vectors(model: nn.Module) -> set[str]:
+    """What of a packed model's state says the same as a file says of its sparse layers."""
+    return {key for name in names_of_vectors(model) for key in (name, mark_of(name))}
+
+
 def values_and_bits(slot: Slot) -> tuple[Tensor, Tensor]:
     """The values of a layer in the order of the tensor's own indices, and a bit for each of its positions."""
+    slot.pack.check_belongs()
     positions, order = slot.places.logical().sort()
     values = slot.pack.split(slot.pack.values.detach())[slot.number].index_select(0, order)
     return values.cpu(), bits_of(positions.cpu(), slot.layer.num_weights)
@@ -100,6 +107,7 @@ def _fill(pack: Pack, parts: Mapping[int, Part]) -> None:
         places.append(own)
         pieces.append(part.values.to(device).index_select(0, order))
     pack.values.copy_(torch.cat(pieces))
+    pack.expect(None)
     pack.take(places)
     for sparse in sparsifiers_of([pack.values]):
         for tensor in state_like(sparse._optimizer, pack.values):

@@ -263,8 +263,8 @@ class Sparsifier:
 
     def detach(self) -> None:
         """Take the hooks off: what is left is an ordinary model, with zeros or equal weights, and its optimizer."""
-        self._hooks.remove()
         self._storage.release(self._optimizer)
+        self._hooks.remove()
         _LIVE.discard(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Sparsifier":

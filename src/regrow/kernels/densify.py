@@ -10,7 +10,7 @@ from regrow.kernels.team import run
 def densify(pattern: Pattern, values: Tensor) -> Tensor:
     """The matrix [num_rows, num_columns] with zeros where the pattern has no entry."""
     matrix = values.new_zeros(pattern.num_rows, pattern.num_columns)
-    _exchange("fill_matrix", pattern, values.detach(), matrix)
+    _exchange("fill_matrix", pattern, values.detach().contiguous(), matrix)
     return matrix
 
 

@@ -72,6 +72,11 @@ def backward(
     return dx, values_at(pattern, dw.flatten(1))
 
 
+def bias_gradient(dy: Tensor, layer: Convolution | None) -> Tensor:
+    """Summed over all but the last dimension or, of a convolution, all but the channels."""
+    return dy.reshape(-1, dy.shape[-1]).sum(0) if layer is None else dy.transpose(0, 1).flatten(1).sum(1)
+
+
 class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -96,6 +101,5 @@ class _Layer(torch.autograd.Function):
         if needs_values or needs_input:
             dx, gradient = backward(ctx.pattern, values, x, dy, ctx.layer, ctx.way, needs_input)
         if needs_bias:
-            channel = dy.ndim - 1 if ctx.layer is None else 1
-            db = dy.sum(0) if dy.ndim == 2 else dy.sum([dim for dim in range(dy.ndim) if dim != channel])
+            db = bias_gradient(dy, ctx.layer)
         return gradient, dx, db, None, None, None

@@ -96,7 +96,17 @@ def _expanding(base: Any, names: tuple[str, ...], prefix: str, forward: Forward 
     def reduce(module: nn.Module, protocol: int) -> tuple[Any, ...]:
         return _make_empty, (base, names, prefix, forward), module.__getstate__()  # type: ignore[no-untyped-call]
 
+    def register_parameter(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        values = module._parameters.get(name)
+        if name in names and (values is None or parameter is None or parameter.shape != values.shape):
+            raise AttributeError(
+                f"{name} of a {prefix}{base.__name__} is computed from values and cannot be set; set it before "
+                "attaching, or change the values"
+            )
+        base.register_parameter(module, name, parameter)
+
     made: dict[str, Any] = {"__module__": base.__module__, "__reduce_ex__": reduce, "_expands": (base, names)}
+    made["register_parameter"] = register_parameter
     if forward is not None:
         made["forward"] = torch.compiler.disable(forward)  # type: ignore[no-untyped-call]
     return type(f"{prefix}{base.__name__}", (base,), made | {name: expanded(name) for name in names})

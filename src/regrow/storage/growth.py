@@ -51,6 +51,42 @@ def best_free(places: Places, gradients: Iterable[Tensor], count: int) -> Best:
     return Best(found, -low, torch.stack(extremes).amin().neg())
 
 
+@dataclass
+class Search:
+    """One layer's search for `wanted` free places, in the backward pass of a step that grows by gradient.
+
+    A layer that is used several times in a forward pass gets its gradient in as many parts, that of its first use last.
+    They are added up until then. What is found in a later backward pass counts instead of what was found before.
+    """
+
+    wanted: int = 0
+    num_uses: int = 0
+    _part: Tensor | None = None
+    _found: Best | None = None
+
+    def look(self, places: Places, gradients: Iterable[Tensor], use: int) -> None:
+        """Look at the gradient of a use, the first being number 1, in parts as `best_free` wants them."""
+        if self._part is not None:
+            gradients = _add(gradients, self._part)
+        if use > 1:
+            self._part = torch.cat(list(gradients))
+        else:
+            self._found = best_free(places, gradients, self.wanted)
+            self._part, self.num_uses = None, 0
+
+    def result(self, places: Places) -> Best:
+        if self._part is not None:  # the first use had no part in the loss
+            return best_free(places, [self._part], self.wanted)
+        return self._found or no_gradient(places, self.wanted)
+
+
+def _add(parts: Iterable[Tensor], whole: Tensor) -> Iterator[Tensor]:
+    begin = 0
+    for part in parts:
+        yield part + whole[begin : begin + len(part)]
+        begin += len(part)
+
+
 class _Lowest:
     """The `count` lowest numbers of tiles that come one after another; among equal ones those that come first."""
 

@@ -2,8 +2,8 @@
 
 The vector takes the dense parameter's place under the same name, in the module, in the optimizer's group and in
 `model.state_dict()`, so that gradient and optimizer state are as short as it is. `module.weight` becomes an attribute
-that is computed: reading it expands the values, writing into what was read changes nothing. Only autograd holds the
-dense weight, from a layer's forward pass to its backward pass.
+that is computed: reading it expands the values, writing into what was read changes nothing, setting it is an error.
+Only autograd holds the dense weight, from a layer's forward pass to its backward pass.
 """
 
 import copy

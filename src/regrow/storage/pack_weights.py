@@ -16,12 +16,13 @@ from regrow.optimizer_state import Constants, constant_state, put_in_place
 from regrow.row import cut_into_chunks
 from regrow.select import positions_of
 from regrow.start import largest_units, random_places
+from regrow.storage.belonging import start_marking
 from regrow.storage.expanding import check_replaceable, expanders_of, owners_of, start_expanding
 from regrow.storage.growth import check_sees_all_gradients
 from regrow.storage.pack import Pack, Slot
 from regrow.storage.packed import PackedStorage
 from regrow.storage.packed_layers import forward_for
-from regrow.storage.places import places_of_units
+from regrow.storage.places import Places, places_of_units
 from regrow.storage.unpacking import Group
 from regrow.units import Layer
 
@@ -91,16 +92,20 @@ def pack_weights(
     groups = _groups(model, optimizer, parameters)
     states = [_common_state(optimizer, [parameters[i] for i in group.layers]) for group in groups]
     choices = Choices(None if kernels == "auto" else kernels)
-    packs = []
+    packs, vectors = [], []
     for group in groups:
         places, pieces = [], []
         for i in group.layers:
             own, order = places_of_units(layers[i], units[i])
             places.append(own)
             pieces.append(_first_values(layers[i], parameters[i], units[i].index_select(0, order), seed, i, init))
-        packs.append(Pack(nn.Parameter(torch.cat(pieces)), places, choices))
-    for group, pack, state in zip(groups, packs, states, strict=True):
-        _hand_over(model, optimizer, [parameters[i] for i in group.layers], pack, group, state)
+        packs.append(Pack(model._parameters, group.name, places, choices))
+        vectors.append(nn.Parameter(torch.cat(pieces)))
+        vectors[-1].grad = _collect([parameters[i].grad for i in group.layers], places, vectors[-1])
+    for group, pack, values, state in zip(groups, packs, vectors, states, strict=True):
+        model.register_parameter(group.name, values)
+        _hand_over(model, optimizer, [parameters[i] for i in group.layers], pack, state)
+    start_marking(model)
     return PackedStorage(model, packs, groups, seed)
 
 
@@ -108,6 +113,8 @@ def check_packable(
     model: nn.Module, optimizer: Optimizer, layers: Sequence[Layer], parameters: Sequence[nn.Parameter]
 ) -> None:
     """Refuse what cannot be packed, before anything is drawn or changed."""
+    if single := next((layer.name for layer in layers if not layer.shape), None):
+        raise ValueError(f"{single} is a single number, which cannot be packed; leave it out of layers")
     check_replaceable(model, layers, [owners_of(model, parameter) for parameter in parameters], "packed")
     for group in _groups(unwrap(model), optimizer, parameters):
         kinds = {(device_of(parameters[i]), parameters[i].dtype) for i in group.layers}
@@ -128,7 +135,10 @@ def _groups(model: nn.Module, optimizer: Optimizer, parameters: Sequence[nn.Para
             name = f"{_NAME}_{len(groups)}" if groups else _NAME
             while hasattr(model, name):
                 name = f"_{name}"
-            groups.append(Group(tuple(i for i, _ in ours), tuple(seat for _, seat in ours), name))
+            seats = tuple(seat for _, seat in ours)
+            names = held.get("param_names")
+            own_names = None if names is None else tuple(names[seat] for seat in seats)
+            groups.append(Group(tuple(i for i, _ in ours), seats, name, own_names))
     return groups
 
 
@@ -154,6 +164,14 @@ def _first_values(layer: Layer, parameter: Tensor, units: Tensor, seed: int, num
     return values.to(units.device, parameter.dtype)
 
 
+def _collect(gradients: Sequence[Tensor | None], places: Sequence[Places], values: Tensor) -> Tensor | None:
+    """What is left of gradients that nobody has used yet."""
+    if all(gradient is None for gradient in gradients):
+        return None
+    pairs = zip(gradients, places, strict=True)
+    return torch.cat([values.new_zeros(own.count) if dense is None else own.collect(dense) for dense, own in pairs])
+
+
 def draw_as_torch_does(name: str, shape: tuple[int, ...], count: int, generator: torch.Generator) -> Tensor:
     """Some weights of a linear or convolution layer as torch draws all of them: uniform within 1/sqrt(fan in)."""
     bound = prod(shape[1:]) ** -0.5
@@ -165,10 +183,9 @@ def _hand_over(
     optimizer: Optimizer,
     parameters: Sequence[nn.Parameter],
     pack: Pack,
-    group: Group,
     state: Constants,
 ) -> None:
-    """Let the modules compute from a pack, and the model and the optimizer hold its values."""
+    """Let the modules compute from a pack, and the optimizer hold its values."""
     for number, dense in enumerate(parameters):
         for module, name in owners_of(model, dense):
             has_weight = name == "weight" or "weight" in expanders_of(module)
@@ -178,7 +195,11 @@ def _hand_over(
     put_in_place(optimizer, first, pack.values, state)
     ours = {id(parameter) for parameter in others}
     for held in optimizer.param_groups:
-        held["params"][:] = [parameter for parameter in held["params"] if id(parameter) not in ours]
+        stay = [seat for seat, parameter in enumerate(held["params"]) if id(parameter) not in ours]
+        held["params"][:] = [held["params"][seat] for seat in stay]
+        if "param_names" in held:
+            names = [held["param_names"][seat] for seat in stay]
+            pairs = zip(names, held["params"], strict=True)
+            held["param_names"] = [pack.name if parameter is pack.values else name for name, parameter in pairs]
     for parameter in others:
         optimizer.state.pop(parameter, None)
-    model.register_parameter(group.name, pack.values)

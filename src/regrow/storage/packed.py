@@ -23,7 +23,7 @@ from regrow.rewiring import Plan
 from regrow.row import Chunk, Listed, check_finite, cut_into_chunks
 from regrow.select import ascending
 from regrow.state import check_positions
-from regrow.storage.growth import check_sees_all_gradients, no_gradient
+from regrow.storage.growth import Search, check_sees_all_gradients
 from regrow.storage.pack import Pack, Slot
 from regrow.storage.packing import column_order, exchange, index_dtype, move, renumber
 from regrow.storage.places import places_of_logical, places_of_stored
@@ -43,6 +43,8 @@ class PackedStorage:
         self.packs = list(packs)
         self.companions: dict[str, list[Tensor]] = {}
         self._groups = list(groups)
+        self._trained = self.parameters
+        self._num_begun = [0] * len(self.packs)
         self._seed = seed
         self._has_fresh_signs = False
         slots = {
@@ -74,7 +76,7 @@ class PackedStorage:
     def follow(self) -> None:
         """Follow the values to another device."""
         for i, pack in enumerate(self.packs):
-            pack.pieces()
+            pack.follow()
             for tensors in self.companions.values():
                 if tensors:
                     tensors[i] = tensors[i].to(pack.values.device)
@@ -85,7 +87,7 @@ class PackedStorage:
     def named_masks(self) -> dict[str, Tensor]:
         """Masks of full size, made for whoever asks."""
         return {
-            slot.layer.name: slot.places.spread(torch.ones(n, dtype=torch.bool, device=slot.pack.values.device))
+            slot.layer.name: slot.places.spread(torch.ones(n, dtype=torch.bool, device=slot.places.device))
             for slot, n in zip(self.slots, self.count(), strict=True)
         }
 
@@ -103,20 +105,31 @@ class PackedStorage:
 
     def mask_gradients(self) -> None:
         """There are none to mask. But before the first step weights may still have changed since they were packed."""
+        self._check_can_step()
+        self._num_begun = [pack.begun.number for pack in self.packs]
         if self._has_fresh_signs:
             self.fix_signs(self._seed)
             self._has_fresh_signs = False
 
+    def _check_can_step(self) -> None:
+        for pack, trained in zip(self.packs, self._trained, strict=True):
+            pack.check_belongs()
+            if pack.values is not trained:
+                raise RuntimeError(
+                    f"the model has another {pack.name} than the one its optimizer trains; load its state without "
+                    "assign=True"
+                )
+
     def is_masked(self, i: int) -> bool:
-        return True
+        """Whether it is still, if perhaps in another tensor, the gradient that was there when this was last done."""
+        return self.packs[i].begun.number == self._num_begun[i]
 
     # Rewiring
 
     def expect_growth(self, wanted: Sequence[int]) -> None:
         check_sees_all_gradients()
         for slot, count in zip(self.slots, wanted, strict=True):
-            slot.pack.wanted[slot.number] = count
-            slot.pack.best.clear()
+            slot.pack.searches[slot.number] = Search(count)
 
     def keep_gradients(self, fresh: Sequence[int], scale: Tensor | None) -> None:
         """The backward pass kept what growth needs."""
@@ -256,13 +269,15 @@ class PackedStorage:
 
     def release(self, optimizer: Optimizer) -> None:
         """Put dense parameters back, with their state, 0 wherever nothing was stored."""
+        for pack in self.packs:
+            pack.check_belongs()
         for pack, group in zip(self.packs, self._groups, strict=True):
             unpack(self.model, optimizer, pack, group)
 
 
 def _candidates(chunk: Chunk, slots: Sequence[Slot]) -> Candidates:
     """What the last backward pass found; refused if its gradients were not finite."""
-    best = [slot.pack.best.get(slot.number) or no_gradient(slot.places, slot.wanted) for slot in slots]
+    best = [slot.search.result(slot.places) for slot in slots]
     extremes = torch.stack([found.extreme.double() for found in best])
     check_finite(extremes, chunk.layers, [1] * len(slots), "gradients")
     return Candidates(

@@ -50,7 +50,7 @@ def _are_one(slot: Slot, linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor) -> 
         return False
     if linear.out_features != norm.num_features:
         return False
-    return way_of(slot, x, slot.values(), linear._parameters["bias"]) == "sparse"
+    return way_of(slot, x, slot.pack.values, linear._parameters["bias"]) == "sparse"
 
 
 def _has_hooks(module: nn.Module) -> bool:
@@ -64,7 +64,7 @@ class _Block(torch.autograd.Function):
         ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, weight: Tensor, shift: Tensor, how: tuple[Any, ...]
     ) -> Tensor:
         ctx.slot, means, epsilon, momentum, ctx.relu = how
-        ctx.version = ctx.slot.version
+        ctx.version = ctx.slot.version()
         pattern = ctx.slot.places.pattern
         h = x.new_empty(x.shape[0], pattern.num_rows)
         forward_batch(pattern, values, x, bias_for(pattern, bias), h)
@@ -80,15 +80,15 @@ class _Block(torch.autograd.Function):
 def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, values, shift, h, kept = ctx.saved_tensors
     slot: Slot = ctx.slot
-    slot.check_version(ctx.version)
     needs_x, needs_values, needs_bias = ctx.needs_input_grad[:3]
+    slot.check_version(ctx.version, needs_x)
     dh, dweight, dshift = norm_backward(h, dy, shift, kept, ctx.relu)
     dx = dvalues = None
     if needs_x or needs_values:
         dx, dvalues = x.new_empty(x.shape) if needs_x else None, torch.zeros_like(values)
         backward_batch(ctx.slot.places.pattern, values, x, dh, dx, dvalues)
     if needs_values and slot.wanted:
-        slot.look_for_growth(gradient_tiles(slot.layer, x, dh, None))
+        slot.look_for_growth(gradient_tiles(slot.layer, x, dh, None), ctx.version)
     dbias = dh.sum(0) if needs_bias else None
     return dx, dvalues if needs_values else None, dbias, dweight, dshift, None
 

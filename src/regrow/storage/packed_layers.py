@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from regrow.kernels import functions as kernels
-from regrow.kernels.functions import Way
+from regrow.kernels.functions import Way, bias_gradient
 from regrow.kernels.planes import Convolution
 from regrow.names import clean, unwrap
 from regrow.storage.expanding import Forward, expanders_of
 from regrow.storage.growth import gradient_tiles
-from regrow.storage.pack import Slot
+from regrow.storage.pack import Slot, Version
 from regrow.storage.places import KERNEL_DTYPES, PatternPlaces
 
 
@@ -109,7 +109,7 @@ class _Layer(torch.autograd.Function):
         ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, slot: Slot, how: Convolution | None, way: Way
     ) -> Tensor:
         ctx.save_for_backward(x, values)
-        ctx.slot, ctx.how, ctx.way, ctx.version = slot, how, way, slot.version
+        ctx.slot, ctx.how, ctx.way, ctx.version = slot, how, way, slot.version()
         if way == "sparse":
             return kernels.forward(_pattern(slot), values, x, bias, how, way)
         weight = slot.places.spread(values)
@@ -126,20 +126,27 @@ class _Layer(torch.autograd.Function):
 def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, values = ctx.saved_tensors
     slot, how = ctx.slot, ctx.how
-    slot.check_version(ctx.version)
     needs_x, needs_values, needs_bias = ctx.needs_input_grad[:3]
+    slot.check_version(ctx.version, needs_x)
     dx = dvalues = None
     if ctx.way == "sparse":
         if needs_x or needs_values:
             dx, dvalues = kernels.backward(_pattern(slot), values, x, dy, how, ctx.way, needs_x)
         if needs_values and slot.wanted:
-            slot.look_for_growth(gradient_tiles(slot.layer, x, dy, how))
+            slot.look_for_growth(gradient_tiles(slot.layer, x, dy, how), ctx.version)
     else:
         backward = _linear_backward if how is None else _convolution_backward
         dx, gradient = backward(ctx, x, values, dy)
         if gradient is not None:
-            dvalues = _take(gradient, slot)
-    return dx, dvalues if needs_values else None, _sum(dy, how) if needs_bias else None, None, None, None
+            dvalues = _take(gradient, slot, ctx.version)
+    return (
+        dx,
+        dvalues if needs_values else None,
+        bias_gradient(dy, how) if needs_bias else None,
+        None,
+        None,
+        None,
+    )
 
 
 # Its guard against a second differentiation costs as much as a small layer, so it is left out where none can follow.
@@ -175,18 +182,13 @@ def _convolve_back(
     return dx, gradient
 
 
-def _take(gradient: Tensor, slot: Slot) -> Tensor:
+def _take(gradient: Tensor, slot: Slot, version: Version) -> Tensor:
     """What a dense gradient says of the values; and of free places, in a step that grows by it."""
     if slot.wanted:
-        slot.look_for_growth([slot.layer.flatten(gradient)])
+        slot.look_for_growth([slot.layer.flatten(gradient)], version)
     return slot.places.collect(gradient)
 
 
 def _pattern(slot: Slot) -> Any:
     assert isinstance(slot.places, PatternPlaces)
     return slot.places.pattern
-
-
-def _sum(dy: Tensor, how: Convolution | None) -> Tensor:
-    """The gradient of a bias."""
-    return dy.reshape(-1, dy.shape[-1]).sum(0) if how is None else dy.transpose(0, 1).flatten(1).sum(1)

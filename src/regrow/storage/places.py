@@ -1,12 +1,14 @@
 """Where the values of a packed layer belong, in few bytes."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regrow import chance
 from regrow.kernels.densify import densify, values_at
 from regrow.kernels.pattern import Pattern, make_pattern
 from regrow.storage.packing import column_order, index_dtype, logical_order, renumber
@@ -131,7 +133,7 @@ class PatternPlaces(Places):
 
     def spread(self, values: Tensor) -> Tensor:
         if values.dtype in KERNEL_DTYPES:
-            return densify(self.pattern, values.contiguous()).view(self.layer.shape)
+            return densify(self.pattern, values).view(self.layer.shape)
         flat = values.new_zeros(self.layer.num_weights).index_copy_(0, self.logical(), values)
         return flat.view(self.layer.shape)
 
@@ -139,6 +141,15 @@ class PatternPlaces(Places):
         if dense.dtype in KERNEL_DTYPES:
             return values_at(self.pattern, dense.reshape(len(dense), -1))
         return dense.reshape(-1).index_select(0, self.logical())
+
+
+def mark(places: Sequence[Places]) -> int:
+    """A number that tells topologies apart: the sum of a random one for every place, the same on every device.
+
+    Of 20 bits, so that it survives whatever may be done to a model's state, being averaged in float32 included.
+    """
+    sums = [chance.bits(chance.key(n, *own.layer.shape), own.stored()).sum() for n, own in enumerate(places)]
+    return int(torch.stack(sums).sum()) % (1 << 20)
 
 
 def places_of_stored(layer: Layer, stored: Tensor) -> Places:
