@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -145,7 +146,8 @@ def test_the_first_free_places_are_those_that_the_cpu_finds(share, density):
     free = [int((~flags).sum()) for flags in chunk.split(active)]
     wanted = [int(share * n) for n in free]
     found = drawing.first_free(chunk, wanted, active, key=77)
-    assert torch.equal(found.cpu(), grow._first_free(chunk, wanted, free, active.cpu(), 77))
+    on_cpu = replace(chunk, device=torch.device("cpu"))
+    assert torch.equal(found.cpu(), grow._first_free(on_cpu, wanted, free, active.cpu(), 77))
 
 
 def test_a_rewiring_by_threshold_waits_for_the_device_once():

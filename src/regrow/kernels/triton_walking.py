@@ -66,12 +66,18 @@ def replace_crossed(layers, blocks, active, clock, marks, owner, counts, totals,
 
 @triton.jit
 def apply_marks(blocks, active, marks, clock, BLOCK: tl.constexpr):
-    """Program b edits the topology where block b is marked; one of them counts the step."""
+    """Program b edits the topology where block b is marked; one of them counts the step.
+
+    Where a weight has gone its place gets the sign at random that the host would toss for it.
+    """
     row = blocks + tl.program_id(0) * 5
-    unit = tl.load(row) + tl.arange(0, BLOCK)
+    at = tl.arange(0, BLOCK)
+    unit = tl.load(row) + at
     inside = unit < tl.load(row + 1)
     mark = tl.load(marks + unit, mask=inside, other=0)
     tl.store(active + unit, (mark == 2).to(tl.int8), mask=mark != 0)
+    coin = _bits(_mix(tl.load(clock + 1) + _GOLDEN), unit) > 0
+    tl.store(tl.load(row + 3).to(tl.pointer_type(tl.int8)) + at, coin.to(tl.int8), mask=mark == 1)
     tl.store(marks + unit, tl.zeros([BLOCK], dtype=tl.uint8), mask=mark != 0)
     if tl.program_id(0) == 0:
         tl.store(clock, tl.load(clock) + 1)

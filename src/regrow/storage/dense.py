@@ -60,8 +60,8 @@ class DenseStorage:
 
     @property
     def index_bytes(self) -> int:
-        beside = [*self.masks, *(tensor for kept in self.companions.values() for tensor in kept)]
-        return sum(tensor.nbytes for tensor in beside)
+        lasting = (kept for kind, kept in self.companions.items() if kind != "gradient")
+        return sum(tensor.nbytes for tensors in (self.masks, *lasting) for tensor in tensors)
 
     def follow(self) -> None:
         """Follow the parameters if they were moved to another device or memory format since."""
