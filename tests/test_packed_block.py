@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import regrow
-from regrow.kernels.cpu_norm import norm_backward, norm_forward
+from regrow.kernels.cpu_norm import Norm, block_backward, block_forward
+from regrow.kernels.pattern import make_pattern
 
 
 class Net(nn.Module):
@@ -58,25 +59,36 @@ def assert_same(a, b):
         torch.testing.assert_close(left, right, msg=name)
 
 
+def identity(num_channels):
+    """A linear layer that gives what it gets: a pattern and its values."""
+    places = torch.arange(num_channels)
+    return make_pattern(places, places, num_channels, num_channels), torch.ones(num_channels, dtype=torch.float64)
+
+
 def test_four_samples_of_one_channel():
-    h = torch.tensor([[1.0], [2.0], [3.0], [6.0]])  # mean 3, variance 3.5
-    means = torch.zeros(1), torch.ones(1)
-    y, kept = norm_forward(h, torch.tensor([2.0]), torch.tensor([1.0]), means, 0.5, 0.1, relu=True)
+    h = torch.tensor([[1.0], [2.0], [3.0], [6.0]]).double()  # mean 3, variance 3.5
+    weight, bias, mean, variance = torch.tensor([[2.0], [1.0], [0.0], [1.0]]).double()
+    norm = Norm(weight, bias, mean, variance, torch.tensor(4), epsilon=0.5, momentum=0.1, relu=True)
+    y, same, kept = block_forward(*identity(1), h, None, norm)
+    assert torch.equal(same, h)
     assert y.flatten().tolist() == [0, 0, 1, 4]  # 2 (h - 3) / sqrt(3.5 + 0.5) + 1, and nothing below 0
-    assert means[0].item() == pytest.approx(0.3)
-    assert means[1].item() == pytest.approx(0.9 + 0.1 * 14 / 3)
-    dh, dweight, dbias = norm_backward(h, torch.ones(4, 1), torch.ones(1), kept, relu=True)
+    assert mean.item() == pytest.approx(0.3)
+    assert variance.item() == pytest.approx(0.9 + 0.1 * 14 / 3)
+    assert norm.num_batches.item() == 5
+    dx, _, dh, dweight, dbias = block_backward(*identity(1), h, h, kept, torch.ones_like(h), norm, needs_input=True)
     assert dbias.item() == 2  # the two samples that are not cut off
     assert dweight.item() == pytest.approx((0 + 3) / 2)
     assert dh.sum().item() == pytest.approx(0, abs=1e-6)
+    assert torch.equal(dx, dh)
 
 
 def test_a_channel_that_nothing_reaches_stays_at_its_bias():
     h = torch.full((7, 1), 0.1, dtype=torch.float64)
-    bias, means = torch.zeros(1).double(), (torch.zeros(1).double(), torch.ones(1).double())
-    y, kept = norm_forward(h, torch.ones(1).double(), bias, means, 1e-5, 0.1, relu=True)
+    weight, bias, mean, variance = torch.tensor([[1.0], [0.0], [0.0], [1.0]]).double()
+    norm = Norm(weight, bias, mean, variance, torch.tensor(0), epsilon=1e-5, momentum=0.1, relu=True)
+    y, _, kept = block_forward(*identity(1), h, None, norm)
     assert torch.equal(y, torch.zeros_like(y))
-    dh, _, _ = norm_backward(h, torch.rand(7, 1).double(), bias, kept, relu=True)
+    _, _, dh, _, _ = block_backward(*identity(1), h, h, kept, torch.rand_like(h), norm, needs_input=False)
     assert torch.equal(dh, torch.zeros_like(dh))
 
 
@@ -91,19 +103,23 @@ def test_a_channel_that_nothing_reaches_stays_at_its_bias():
 def test_normalising_is_what_torch_does(num_samples, num_channels, relu, dtype, seed):
     generator = torch.Generator().manual_seed(seed)
     h = (3 * torch.randn(num_samples, num_channels, generator=generator, dtype=dtype) + 2).requires_grad_()
-    norm = nn.BatchNorm1d(num_channels).to(dtype)
+    own = nn.BatchNorm1d(num_channels).to(dtype)
     with torch.no_grad():
-        norm.weight.copy_(torch.randn(num_channels, generator=generator))
-    means = norm.running_mean.clone(), norm.running_var.clone()
-    y, kept = norm_forward(h.detach(), norm.weight, norm.bias, means, norm.eps, norm.momentum, relu)
-    expected = F.relu(norm(h)) if relu else norm(h)
+        own.weight.copy_(torch.randn(num_channels, generator=generator))
+    running = own.running_mean.clone(), own.running_var.clone(), own.num_batches_tracked.clone()
+    norm = Norm(own.weight, own.bias, *running, own.eps, own.momentum, relu)
+    pattern, values = identity(num_channels)
+    values = values.to(dtype)
+    y, same, kept = block_forward(pattern, values, h.detach(), None, norm)
+    expected = F.relu(own(h)) if relu else own(h)
     dy = torch.randn(h.shape, generator=generator, dtype=dtype)
     if relu and dtype == torch.float32:
         dy[expected.abs() < 1e-4] = 0  # rounding decides there
     expected.backward(dy)
-    found = (y, *means, *norm_backward(h.detach(), dy, norm.bias, kept, relu))
-    wanted = (expected, norm.running_mean, norm.running_var, h.grad, norm.weight.grad, norm.bias.grad)
-    for left, right in zip(found, wanted, strict=True):
+    _, _, *found = block_backward(pattern, values, h.detach(), same, kept, dy, norm, needs_input=False)
+    wanted = (expected, own.running_mean, own.running_var, own.num_batches_tracked)
+    wanted += (h.grad, own.weight.grad, own.bias.grad)
+    for left, right in zip((y, *running, *found), wanted, strict=True):
         torch.testing.assert_close(left, right.detach(), rtol=1e-4, atol=2e-4 if dtype == torch.float32 else 1e-9)
 
 

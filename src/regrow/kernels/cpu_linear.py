@@ -6,6 +6,7 @@ Each entry of the results is computed by one thread in a fixed order: they are t
 from collections.abc import Sequence
 from itertools import repeat
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ def linear_forward(pattern: Pattern, values: Tensor, x: Tensor, bias: Tensor | N
     y = batch.new_empty(batch.shape[0], pattern.num_rows)
     if pattern.num_rows:
         for part, result in zip(_portions(batch), _portions(y), strict=True):
-            forward_batch(pattern, values, part, bias, result)
+            _forward(pattern, values, part, bias, result)
     return y if x.ndim == 2 else y.view(*x.shape[:-1], pattern.num_rows)
 
 
@@ -44,7 +45,7 @@ def linear_backward(
         portions = _portions(batch)
         results = repeat(None, len(portions)) if dx is None else _portions(dx)
         for part, part_below, result in zip(portions, _portions(below), results, strict=True):
-            backward_batch(pattern, values, part, part_below, result, gradient)
+            _backward(pattern, values, part, part_below, result, gradient)
     return dx if dx is None or x.ndim == 2 else dx.view(x.shape), gradient
 
 
@@ -63,9 +64,30 @@ def _portions(batch: Tensor) -> Sequence[Tensor]:
     return [batch[first : first + MOST_SAMPLES] for first in range(0, num_samples, MOST_SAMPLES)]
 
 
-def forward_batch(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> None:
-    """Fill y, for callers who know that everything fits: small layers feel every check."""
-    padded = _round_up(batch.shape[0])
+def _forward(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    job = forward_job(pattern, values, batch, bias, y)
+    run("linear_forward", values.dtype, pattern.rows.dtype, job.num_parts, job.args, job.work)
+
+
+def _backward(pattern: Pattern, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor) -> None:
+    job = backward_job(pattern, values, batch, dy, dx, gradient)
+    kernel = "linear_values" if dx is None else "linear_both"
+    run(kernel, values.dtype, pattern.rows.dtype, job.num_parts, job.args, job.work)
+
+
+class Job(NamedTuple):
+    """What `run` wants to know, and the memory to do it in."""
+
+    args: list[int]
+    num_parts: int
+    work: int
+    room: Tensor
+
+
+def forward_job(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> Job:
+    """Fill y, of tensors that fit; what several threads need of one another is done."""
+    num_samples = batch.shape[0]
+    padded = _round_up(num_samples)
     work = pattern.num_entries * padded
     num_parts = _num_parts_of_rows(pattern, num_threads_for(work))
     num_laid, num_sums = padded * pattern.num_columns, num_parts * _CHUNK * _FORWARD_TILE
@@ -73,36 +95,38 @@ def forward_batch(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor 
     tiles, size = room.data_ptr(), room.element_size()
     by_row = tiles + size * num_laid
     sums = by_row + size * pattern.num_entries
-    cursors = sums + size * num_sums
-    where = [*pattern.by_row, *pattern.by_column, pattern.num_rows, pattern.num_columns]
-    what = [values.data_ptr(), by_row, tiles, 0 if bias is None else bias.data_ptr(), y.data_ptr()]
     source = [batch.data_ptr(), *batch.stride()]
-    args = [*where, *what, batch.shape[0], padded, _FORWARD_TILE, cursors, sums, *source]
+    args = [
+        *pattern.by_row, *pattern.by_column, pattern.num_rows, pattern.num_columns,
+        values.data_ptr(), by_row, tiles, 0 if bias is None else bias.data_ptr(), y.data_ptr(),
+        num_samples, padded, _FORWARD_TILE, sums + size * num_sums, sums, *source,
+    ]  # fmt: skip
     if num_parts > 1:
         _lay_out(batch, source, tiles, padded, _FORWARD_TILE)
-    run("linear_forward", values.dtype, pattern.rows.dtype, num_parts, args, work)
+    return Job(args, num_parts, work, room)
 
 
-def backward_batch(
+def backward_job(
     pattern: Pattern, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor
-) -> None:
+) -> Job:
     """Fill dx if given and add to the gradient, likewise."""
-    padded = _round_up(batch.shape[0])
+    num_samples = batch.shape[0]
+    padded = _round_up(num_samples)
     work = 2 * pattern.num_entries * padded
     num_threads = num_threads_for(work)
     num_parts = 4 * num_threads if num_threads > 1 else 1
     num_laid = padded * pattern.num_rows
     room = batch.new_empty(num_laid + num_parts * 2 * _CHUNK * _BACKWARD_TILE)
     tiles = room.data_ptr()
-    sums = tiles + room.element_size() * num_laid
-    where = [*pattern.by_column, pattern.num_rows, pattern.num_columns, values.data_ptr(), gradient.data_ptr()]
-    what = [batch.data_ptr(), *batch.stride(), tiles, 0 if dx is None else dx.data_ptr()]
     source = [dy.data_ptr(), *dy.stride()]
-    args = [*where, *what, batch.shape[0], padded, _BACKWARD_TILE, sums, *source]
+    args = [
+        *pattern.by_column, pattern.num_rows, pattern.num_columns, values.data_ptr(), gradient.data_ptr(),
+        batch.data_ptr(), *batch.stride(), tiles, 0 if dx is None else dx.data_ptr(),
+        num_samples, padded, _BACKWARD_TILE, tiles + room.element_size() * num_laid, *source,
+    ]  # fmt: skip
     if num_parts > 1:
         _lay_out(dy, source, tiles, padded, _BACKWARD_TILE)
-    kernel = "linear_values" if dx is None else "linear_both"
-    run(kernel, values.dtype, pattern.rows.dtype, num_parts, args, work)
+    return Job(args, num_parts, work, room)
 
 
 def _round_up(num_samples: int) -> int:

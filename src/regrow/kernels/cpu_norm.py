@@ -1,47 +1,85 @@
-"""Batch normalisation of what a sparse linear layer gives, with or without ReLU, on a CPU."""
+"""A sparse linear layer and the normalisation of what it gives, with or without ReLU, on a CPU.
+
+Both are done in one start of a kernel where one thread does them; several threads must meet in between.
+"""
 
 from array import array
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from regrow.kernels.cpu_linear import backward_job, forward_job
+from regrow.kernels.pattern import Pattern
 from regrow.kernels.team import num_threads_for, run
 
 _COST = 8  # of a number here, in multiplications elsewhere
 
 
-def norm_forward(
-    h: Tensor, weight: Tensor, bias: Tensor, means: tuple[Tensor, Tensor], epsilon: float, momentum: float, relu: bool
-) -> tuple[Tensor, Tensor]:
-    """(y, what the way back needs) of a batch [samples, channels]; moves `means`, the running mean and variance."""
-    num_samples, num_channels = h.shape
-    y, kept = torch.empty_like(h), h.new_empty(5 * num_channels)
-    sums = _sums(num_channels)
-    settings = array("d", [epsilon, momentum, 0 if relu else -torch.inf])
-    args = [num_samples, num_channels, settings.buffer_info()[0], h.data_ptr(), y.data_ptr(), weight.data_ptr()]
-    args += [bias.data_ptr(), means[0].data_ptr(), means[1].data_ptr(), kept.data_ptr(), sums.buffer_info()[0]]
-    _run("norm_forward", h, args)
-    return y, kept
+class Norm(NamedTuple):
+    """Weight and bias; running mean and variance, which move on, and number of batches, which becomes one more."""
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    variance: Tensor
+    num_batches: Tensor
+    epsilon: float
+    momentum: float
+    relu: bool
 
 
-def norm_backward(h: Tensor, dy: Tensor, bias: Tensor, kept: Tensor, relu: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of h, weight and bias."""
+def block_forward(
+    pattern: Pattern, values: Tensor, x: Tensor, bias: Tensor | None, norm: Norm
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(y, what the norm gets, what its way back needs) of a batch [samples, channels]."""
+    num_samples, num_channels = x.shape[0], pattern.num_rows
+    h, kept = x.new_empty(num_samples, num_channels), x.new_empty(5 * num_channels)
+    y, sums = torch.empty_like(h), array("d", bytes(8 * num_channels))
+    settings = array("d", [norm.epsilon, norm.momentum, 0 if norm.relu else -torch.inf])
+    job = forward_job(pattern, values, x, bias, h)
+    args = [
+        num_samples, num_channels, settings.buffer_info()[0], h.data_ptr(), y.data_ptr(),
+        norm.weight.data_ptr(), norm.bias.data_ptr(), norm.mean.data_ptr(), norm.variance.data_ptr(),
+        norm.num_batches.data_ptr(), kept.data_ptr(), sums.buffer_info()[0],
+    ]  # fmt: skip
+    work, num_parts = _parts(h)
+    index = pattern.rows.dtype
+    if job.num_parts == num_parts == 1:
+        run("block_forward", h.dtype, index, 1, [*job.args, 0, 1, *args], work)
+    else:
+        run("linear_forward", h.dtype, index, job.num_parts, job.args, job.work)
+        run("norm_forward", h.dtype, index, num_parts, args, work)
+    return y, h, kept
+
+
+def block_backward(
+    pattern: Pattern, values: Tensor, x: Tensor, h: Tensor, kept: Tensor, dy: Tensor, norm: Norm, needs_input: bool
+) -> tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of x (or None), the values, what the norm got, its weight and its bias."""
     num_samples, num_channels = h.shape
     dy = dy.contiguous()
+    dx, gradient = x.new_empty(x.shape) if needs_input else None, torch.zeros_like(values)
     dh, dweight, dbias = torch.empty_like(h), h.new_empty(num_channels), h.new_empty(num_channels)
-    sums = _sums(2 * num_channels)
-    settings = array("d", [0 if relu else -torch.inf])
-    args = [num_samples, num_channels, settings.buffer_info()[0], h.data_ptr(), dy.data_ptr(), dh.data_ptr()]
-    args += [dweight.data_ptr(), dbias.data_ptr(), bias.data_ptr(), kept.data_ptr(), sums.buffer_info()[0]]
-    _run("norm_backward", h, args)
-    return dh, dweight, dbias
+    sums = array("d", bytes(16 * num_channels))
+    settings = array("d", [0 if norm.relu else -torch.inf])
+    args = [
+        num_samples, num_channels, settings.buffer_info()[0], h.data_ptr(), dy.data_ptr(), dh.data_ptr(),
+        dweight.data_ptr(), dbias.data_ptr(), norm.bias.data_ptr(), kept.data_ptr(), sums.buffer_info()[0],
+    ]  # fmt: skip
+    work, num_parts = _parts(h)
+    index, kind = pattern.rows.dtype, "values" if dx is None else "both"
+    if num_parts > 1:
+        run("norm_backward", h.dtype, index, num_parts, args, work)
+    job = backward_job(pattern, values, x, dh, dx, gradient)
+    if job.num_parts == num_parts == 1:
+        run(f"block_{kind}", h.dtype, index, 1, [*job.args, 0, 1, *args], work)
+    else:
+        run(f"linear_{kind}", h.dtype, index, job.num_parts, job.args, job.work)
+    return dx, gradient, dh, dweight, dbias
 
 
-def _sums(num: int) -> "array[float]":
-    return array("d", bytes(8 * num))
-
-
-def _run(kernel: str, h: Tensor, args: list[int]) -> None:
+def _parts(h: Tensor) -> tuple[int, int]:
+    """How much work the normalisation is, and in how many parts."""
     work = _COST * h.numel()
-    num_parts = min(num_threads_for(work), max(1, h.shape[1] // 64))
-    run(kernel, h.dtype, torch.int32, num_parts, args, work)
+    return work, min(num_threads_for(work), max(1, h.shape[1] // 64))

@@ -2,10 +2,13 @@
 
 from regrow.kernels.numba_conv import conv_both, conv_forward, conv_order, conv_values
 from regrow.kernels.numba_linear import lay_out, linear_both, linear_forward, linear_values
-from regrow.kernels.numba_norm import norm_backward, norm_forward
+from regrow.kernels.numba_norm import block_both, block_forward, block_values, norm_backward, norm_forward
 from regrow.kernels.numba_order import fill_matrix, order_by_row, read_entries, read_matrix
 
 __all__ = [
+    "block_both",
+    "block_forward",
+    "block_values",
     "conv_both",
     "conv_forward",
     "conv_order",

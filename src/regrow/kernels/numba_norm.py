@@ -11,8 +11,10 @@ from numba import types
 from numba.extending import register_jitable
 
 from regrow.kernels.numba_lanes import ahead, pointer
+from regrow.kernels.numba_linear import linear_both, linear_forward, linear_values
 
 _SAMPLES = 64
+_LINEAR_FORWARD, _LINEAR_BACKWARD = 21, 20  # numbers of a job of the linear layer
 
 
 @register_jitable
@@ -26,10 +28,12 @@ def norm_forward(numbers, part, value, index):
     h, y = ahead(pointer(numbers[5], value), begin), ahead(pointer(numbers[6], value), begin)
     weight, bias = ahead(pointer(numbers[7], value), begin), ahead(pointer(numbers[8], value), begin)
     far_mean, far_variance = ahead(pointer(numbers[9], value), begin), ahead(pointer(numbers[10], value), begin)
-    mean = ahead(pointer(numbers[11], value), begin)
+    mean = ahead(pointer(numbers[12], value), begin)
     scale, factor, some = ahead(mean, step), ahead(mean, 2 * step), ahead(mean, 3 * step)
-    total = ahead(pointer(numbers[12], types.float64), begin)
+    total = ahead(pointer(numbers[13], types.float64), begin)
 
+    if part == 0:
+        pointer(numbers[11], types.int64)[0] += 1
     fill(total, num)
     for first in range(0, num_samples, _SAMPLES):
         fill(some, num)
@@ -103,6 +107,26 @@ def norm_backward(numbers, part, value, index):
         line, out = ahead(h, s * step), ahead(dh, s * step)
         for c in range(num):
             out[c] = (out[c] - some[c] - (line[c] - mean[c]) * slopes[c]) * factor[c]
+
+
+@register_jitable
+def block_forward(numbers, part, value, index):
+    """A linear layer and its norm, by one thread: a whole job of the second stands behind that of the first."""
+    linear_forward(numbers, part, value, index)
+    norm_forward(ahead(numbers, _LINEAR_FORWARD), part, value, index)
+
+
+@register_jitable
+def block_values(numbers, part, value, index):
+    """The way back, without dx: first the norm, whose job stands behind that of the layer."""
+    norm_backward(ahead(numbers, _LINEAR_BACKWARD), part, value, index)
+    linear_values(numbers, part, value, index)
+
+
+@register_jitable
+def block_both(numbers, part, value, index):
+    norm_backward(ahead(numbers, _LINEAR_BACKWARD), part, value, index)
+    linear_both(numbers, part, value, index)
 
 
 @register_jitable

@@ -1,19 +1,25 @@
 """A linear layer, its normalisation and ReLU as one: small layers spend more time between kernels than in them."""
 
+from operator import is_not
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regrow.kernels.cpu_linear import MOST_SAMPLES, backward_batch, forward_batch
-from regrow.kernels.cpu_norm import norm_backward, norm_forward
+from regrow.kernels.cpu_linear import MOST_SAMPLES
+from regrow.kernels.cpu_norm import Norm, block_backward, block_forward
 from regrow.kernels.pattern import bias_for
 from regrow.storage.expanding import expanders_of
 from regrow.storage.growth import gradient_tiles
 from regrow.storage.pack import Slot
 from regrow.storage.packed_layers import forward_for, way_of
 from regrow.storage.packed_layers import linear as packed_linear
+
+# The last case of each norm that was found to be one with its layer. Looking closer in every pass would cost as much as
+# the kernels do; tensors and places are replaced, not edited, where anything changes that matters here.
+_found_one: "WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], tuple[Any, ...]]]" = WeakKeyDictionary()
 
 
 def linear_norm(linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, *, relu: bool = False) -> Tensor:
@@ -23,12 +29,17 @@ def linear_norm(linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, *, relu: boo
     """
     slot = expanders_of(linear).get("weight")
     if isinstance(slot, Slot) and not torch.compiler.is_compiling() and _are_one(slot, linear, norm, x):
-        own, buffers = norm._parameters, norm._buffers
-        means = buffers["running_mean"], buffers["running_var"]
-        how = slot, means, norm.eps, norm.momentum, relu
-        buffers["num_batches_tracked"].add_(1)  # type: ignore[union-attr]
-        bias = linear._parameters["bias"]
-        y: Tensor = _Block.apply(x, slot.values(), bias, own["weight"], own["bias"], how)  # type: ignore[no-untyped-call]
+        own: dict[str, Any] = norm._parameters
+        of_batches: dict[str, Any] = norm._buffers
+        weight, shift, mean, variance = (
+            own["weight"],
+            own["bias"],
+            of_batches["running_mean"],
+            of_batches["running_var"],
+        )
+        momentum: Any = norm.momentum
+        what = Norm(weight, shift, mean, variance, of_batches["num_batches_tracked"], norm.eps, momentum, relu)
+        y: Tensor = _apply(x, slot.values(), linear._parameters["bias"], weight, shift, slot, what)
         return y
     y = norm(linear(x))
     return F.relu(y) if relu else y
@@ -36,20 +47,31 @@ def linear_norm(linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, *, relu: boo
 
 def _are_one(slot: Slot, linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor) -> bool:
     """Whether nothing is asked of the layers but what the block does, on tensors that the kernels can read."""
-    if type(norm) is not nn.BatchNorm1d or not norm.training or norm.momentum is None:
+    if not norm.training or _has_hooks(linear) or _has_hooks(norm) or torch.is_autocast_enabled("cpu"):
         return False
-    if type(x) is not Tensor or x.ndim != 2 or x.shape[1] != linear.in_features or not 1 < x.shape[0] <= MOST_SAMPLES:
+    if type(x) is not Tensor or not x.is_cpu:
+        return False
+    case = linear, slot.places, norm._buffers["running_mean"], norm._parameters["weight"], norm.momentum
+    size = x.shape, x.dtype, torch.get_num_threads()
+    known, known_size = _found_one.get(norm, (None, None))
+    if known is None or known_size != size or any(map(is_not, case, known)):
+        if not _can_be_one(slot, linear, norm, x):
+            return False
+        _found_one[norm] = case, size
+    return True
+
+
+def _can_be_one(slot: Slot, linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor) -> bool:
+    if type(norm) is not nn.BatchNorm1d or norm.momentum is None or linear.out_features != norm.num_features:
+        return False
+    if forward_for(linear) is not packed_linear or "bias" not in linear._parameters:
+        return False
+    if x.ndim != 2 or x.shape[1] != linear.in_features or not 1 < x.shape[0] <= MOST_SAMPLES:
         return False
     own, buffers = norm._parameters, norm._buffers
     for tensor in (own["weight"], own["bias"], buffers["running_mean"], buffers["running_var"]):
         if tensor is None or tensor.dtype != x.dtype or tensor.device != x.device or not tensor.is_contiguous():
             return False
-    if _has_hooks(linear) or _has_hooks(norm) or torch.is_autocast_enabled("cpu"):
-        return False
-    if forward_for(linear) is not packed_linear or "bias" not in linear._parameters:
-        return False
-    if linear.out_features != norm.num_features:
-        return False
     return way_of(slot, x, slot.pack.values, linear._parameters["bias"]) == "sparse"
 
 
@@ -61,15 +83,12 @@ def _has_hooks(module: nn.Module) -> bool:
 class _Block(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, weight: Tensor, shift: Tensor, how: tuple[Any, ...]
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, weight: Tensor, shift: Tensor, slot: Slot, norm: Norm
     ) -> Tensor:
-        ctx.slot, means, epsilon, momentum, ctx.relu = how
-        ctx.version = ctx.slot.version()
-        pattern = ctx.slot.places.pattern
-        h = x.new_empty(x.shape[0], pattern.num_rows)
-        forward_batch(pattern, values, x, bias_for(pattern, bias), h)
-        y, kept = norm_forward(h, weight, shift, means, epsilon, momentum, ctx.relu)
+        pattern: Any = slot.places.pattern  # type: ignore[attr-defined]
+        y, h, kept = block_forward(pattern, values, x, bias_for(pattern, bias), norm)
         ctx.save_for_backward(x, values, shift, h, kept)
+        ctx.slot, ctx.norm, ctx.version = slot, norm, slot.version()
         return y
 
     @staticmethod
@@ -77,20 +96,21 @@ class _Block(torch.autograd.Function):
         return _go_back_once(ctx, dy) if torch.is_grad_enabled() else _go_back(ctx, dy)
 
 
+# Not by way of the one that torch.func needs, which packed layers do not go through.
+_apply: Any = super(torch.autograd.Function, _Block).apply
+
+
 def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    x, values, shift, h, kept = ctx.saved_tensors
+    x, values, _, h, kept = ctx.saved_tensors
     slot: Slot = ctx.slot
     needs_x, needs_values, needs_bias = ctx.needs_input_grad[:3]
     slot.check_version(ctx.version, needs_x)
-    dh, dweight, dshift = norm_backward(h, dy, shift, kept, ctx.relu)
-    dx = dvalues = None
-    if needs_x or needs_values:
-        dx, dvalues = x.new_empty(x.shape) if needs_x else None, torch.zeros_like(values)
-        backward_batch(ctx.slot.places.pattern, values, x, dh, dx, dvalues)
+    pattern: Any = slot.places.pattern  # type: ignore[attr-defined]
+    dx, dvalues, dh, dweight, dshift = block_backward(pattern, values, x, h, kept, dy, ctx.norm, needs_x)
     if needs_values and slot.wanted:
         slot.look_for_growth(gradient_tiles(slot.layer, x, dh, None), ctx.version)
     dbias = dh.sum(0) if needs_bias else None
-    return dx, dvalues if needs_values else None, dbias, dweight, dshift, None
+    return dx, dvalues if needs_values else None, dbias, dweight, dshift, None, None
 
 
 _go_back_once = torch.autograd.function.once_differentiable(_go_back)
