@@ -29,20 +29,17 @@ def linear_norm(linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, *, relu: boo
     """
     slot = expanders_of(linear).get("weight")
     if isinstance(slot, Slot) and not torch.compiler.is_compiling() and _are_one(slot, linear, norm, x):
-        own: dict[str, Any] = norm._parameters
-        of_batches: dict[str, Any] = norm._buffers
-        weight, shift, mean, variance = (
-            own["weight"],
-            own["bias"],
-            of_batches["running_mean"],
-            of_batches["running_var"],
-        )
-        momentum: Any = norm.momentum
-        what = Norm(weight, shift, mean, variance, of_batches["num_batches_tracked"], norm.eps, momentum, relu)
-        y: Tensor = _apply(x, slot.values(), linear._parameters["bias"], weight, shift, slot, what)
+        what = _norm(norm, relu)
+        y: Tensor = _apply(x, slot.values(), linear._parameters["bias"], what.weight, what.bias, slot, what)
         return y
     y = norm(linear(x))
     return F.relu(y) if relu else y
+
+
+def _norm(norm: Any, relu: bool) -> Norm:
+    own, of_batches = norm._parameters, norm._buffers
+    running = of_batches["running_mean"], of_batches["running_var"], of_batches["num_batches_tracked"]
+    return Norm(own["weight"], own["bias"], *running, norm.eps, norm.momentum, relu)
 
 
 def _are_one(slot: Slot, linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor) -> bool:
