@@ -1,11 +1,10 @@
 """Sparse layers on a CPU beside dense ones, torch's CSR matrices and, where it is installed, sparseprop, in one run.
 
-    python -m benchmarks.cpu_kernels [--quick] [--threads 2] [--repeats 10] [--only linear|conv|lenet]
+    python -m benchmarks.cpu_kernels [--quick] [--threads 2] [--repeats 10] [--only linear|conv]
 
 Milliseconds, medians of blocks that take turns. `step` is forward, both gradients and an update with momentum, of all
 weights of the dense layer, of the nonzeros of the sparse one. CSR has no gradient for its values that is not dense, so
-only its forward is there. A table for each layer; the last is of a whole network with loss and optimizer:
-LeNet-300-100, batches of 100.
+only its forward is there. A table for each layer. A whole network is in `benchmarks.lenet_cpu`.
 """
 
 import argparse
@@ -18,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measure import interleaved, table
-from regrow.kernels.functions import apply_linear, backward, forward
+from regrow.kernels.functions import backward, forward
 from regrow.kernels.pattern import Pattern, make_pattern
 from regrow.kernels.planes import Convolution
 
@@ -135,56 +134,17 @@ def layers(only: str | None, quick: bool, repeats: int) -> Iterator[list[list[st
             yield [head, *measure(f"3x3 {channels} of {side}x{side}", (channels, channels, 3, 3), x, dy, repeats)]
 
 
-class SparseLinear(nn.Module):
-    """A linear layer of which only nonzeros exist."""
-
-    def __init__(self, num_columns: int, num_rows: int, sparsity: float) -> None:
-        super().__init__()
-        self.pattern = random_pattern(num_rows, num_columns, sparsity)
-        self.values = nn.Parameter(torch.randn(self.pattern.num_entries) / 10)
-        self.bias = nn.Parameter(torch.zeros(num_rows))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return apply_linear(self.pattern, self.values, x, self.bias)
-
-
-def lenet_step(linear: Callable[[int, int], nn.Module]) -> Work:
-    model = nn.Sequential(linear(784, 300), nn.ReLU(), linear(300, 100), nn.ReLU(), linear(100, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    x, labels = torch.rand(100, 784), torch.randint(10, (100,))
-
-    def step() -> None:
-        F.cross_entropy(model(x), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def lenet(repeats: int) -> list[list[str]]:
-    rows = [["LeNet-300-100", "dense step", "sparse step", "ratio"]]
-    for sparsity in SPARSITIES:
-        sides = {"dense": lenet_step(nn.Linear), "sparse": lenet_step(lambda i, o, s=sparsity: SparseLinear(i, o, s))}
-        took = interleaved({side: (lambda: None, work) for side, work in sides.items()}, CPU, 20 * repeats)
-        numbers = [f"{took[side]:.3f}" for side in ("dense", "sparse")]
-        rows.append([f"{sparsity:g}", *numbers, f"{took['dense'] / took['sparse']:.1f}x"])
-    return rows
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one linear layer, one convolution and LeNet")
+    parser.add_argument("--quick", action="store_true", help="one linear layer and one convolution")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--only", choices=["linear", "conv", "lenet"])
+    parser.add_argument("--only", choices=["linear", "conv"])
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
-    if arguments.only != "lenet":
-        for rows in layers(arguments.only, arguments.quick, arguments.repeats):
-            print(table(rows), flush=True)
-    if arguments.only in (None, "lenet"):
-        print("\n" + table(lenet(arguments.repeats)))
+    for rows in layers(arguments.only, arguments.quick, arguments.repeats):
+        print(table(rows), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@
 Bytes per position of the sparse layers, counted from the tensors themselves after two steps. `formula` is what they
 should be: with d = 1 - s active weights per position 4d each for values, gradient and momentum, 4d more for Adam's
 second moment, and the indices; dense storage has d = 1 and a byte of mask. `peak` is the most that torch's allocator
-holds during a step beyond all that and beyond what the same network takes whose sparse weights are frozen, which is
-activations and workspaces alone. It is given per position, too; `largest` is the largest layer, dense, once.
+holds during a step beyond all that and beyond what the same dense network takes if it drops the gradient of every
+sparse layer as soon as it is there: activations, workspaces of the libraries, and one layer's gradient. It is given per
+position, too; `largest` is the largest layer, dense, once.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, Optimizer
 
@@ -100,11 +101,15 @@ def sparse_parameters(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
 
 
 def activations(name: str, device: torch.device, batch: int, optimizer: str) -> int:
-    """What a step takes apart from the sparse weights: theirs are frozen."""
+    """What a step takes apart from what the sparse weights hold: their gradients are dropped one by one."""
     training = Training(name, device, batch, optimizer)
     for parameter in sparse_parameters(training.model, training.names):
-        parameter.requires_grad_(False)
+        parameter.register_post_accumulate_grad_hook(_drop)
     return training.peak()
+
+
+def _drop(parameter: Tensor) -> None:
+    parameter.grad = None
 
 
 def measure(
