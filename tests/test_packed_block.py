@@ -149,6 +149,32 @@ def test_it_is_one_step_of_autograd():
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(1000, 20), (1000, 700), (20, 1000)])
+def test_large_layers_which_several_threads_share(num_threads, num_inputs, num_outputs):
+    """By work the norm, the layer, both or none of them are shared."""
+    torch.manual_seed(0)
+    linear, norm = nn.Linear(num_inputs, num_outputs), nn.BatchNorm1d(num_outputs)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    regrow.attach(linear, optimizer, regrow.Static(sparsity=0.5), storage="packed", kernels="sparse")
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        x, dy = torch.randn(512, num_inputs), torch.randn(512, num_outputs)
+        found = []
+        for y in (lambda own: regrow.linear_norm(linear, norm, own), lambda own: norm(linear(own))):
+            own = x.clone().requires_grad_()
+            optimizer.zero_grad()
+            norm.zero_grad()
+            result = y(own)
+            result.backward(dy)
+            found.append((result, own.grad, linear.packed_values.grad, norm.weight.grad, norm.bias.grad))
+        for left, right in zip(*found, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-4, atol=2e-4)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
 def test_inputs_with_gaps_and_gradients_of_inputs(num_threads):
     (one, *_), (plain, *_) = pair(dtype=torch.float32)
     before = torch.get_num_threads()

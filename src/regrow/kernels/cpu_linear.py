@@ -65,27 +65,35 @@ def _portions(batch: Tensor) -> Sequence[Tensor]:
 
 
 def _forward(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> None:
-    job = forward_job(pattern, values, batch, bias, y)
-    run("linear_forward", values.dtype, pattern.rows.dtype, job.num_parts, job.args, job.work)
+    start("linear_forward", pattern, forward_job(pattern, values, batch, bias, y))
 
 
 def _backward(pattern: Pattern, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor) -> None:
-    job = backward_job(pattern, values, batch, dy, dx, gradient)
     kernel = "linear_values" if dx is None else "linear_both"
-    run(kernel, values.dtype, pattern.rows.dtype, job.num_parts, job.args, job.work)
+    start(kernel, pattern, backward_job(pattern, values, batch, dy, dx, gradient))
 
 
 class Job(NamedTuple):
-    """What `run` wants to know, and the memory to do it in."""
+    """What `run` wants to know, the memory to do it in, and what several threads need in tiles before they begin."""
 
     args: list[int]
     num_parts: int
     work: int
     room: Tensor
+    batch: Tensor
+    padded: int
+    tile: int
+
+
+def start(kernel: str, pattern: Pattern, job: Job) -> None:
+    """Run a job by itself."""
+    if job.num_parts > 1:
+        _lay_out(job)
+    run(kernel, job.room.dtype, pattern.rows.dtype, job.num_parts, job.args, job.work)
 
 
 def forward_job(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> Job:
-    """Fill y, of tensors that fit; what several threads need of one another is done."""
+    """Fill y, of tensors that fit."""
     num_samples = batch.shape[0]
     padded = _round_up(num_samples)
     work = pattern.num_entries * padded
@@ -95,15 +103,13 @@ def forward_job(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | 
     tiles, size = room.data_ptr(), room.element_size()
     by_row = tiles + size * num_laid
     sums = by_row + size * pattern.num_entries
-    source = [batch.data_ptr(), *batch.stride()]
     args = [
         *pattern.by_row, *pattern.by_column, pattern.num_rows, pattern.num_columns,
         values.data_ptr(), by_row, tiles, 0 if bias is None else bias.data_ptr(), y.data_ptr(),
-        num_samples, padded, _FORWARD_TILE, sums + size * num_sums, sums, *source,
+        num_samples, padded, _FORWARD_TILE, sums + size * num_sums, sums,
+        batch.data_ptr(), *batch.stride(),
     ]  # fmt: skip
-    if num_parts > 1:
-        _lay_out(batch, source, tiles, padded, _FORWARD_TILE)
-    return Job(args, num_parts, work, room)
+    return Job(args, num_parts, work, room, batch, padded, _FORWARD_TILE)
 
 
 def backward_job(
@@ -118,15 +124,13 @@ def backward_job(
     num_laid = padded * pattern.num_rows
     room = batch.new_empty(num_laid + num_parts * 2 * _CHUNK * _BACKWARD_TILE)
     tiles = room.data_ptr()
-    source = [dy.data_ptr(), *dy.stride()]
     args = [
         *pattern.by_column, pattern.num_rows, pattern.num_columns, values.data_ptr(), gradient.data_ptr(),
         batch.data_ptr(), *batch.stride(), tiles, 0 if dx is None else dx.data_ptr(),
-        num_samples, padded, _BACKWARD_TILE, tiles + room.element_size() * num_laid, *source,
+        num_samples, padded, _BACKWARD_TILE, tiles + room.element_size() * num_laid,
+        dy.data_ptr(), *dy.stride(),
     ]  # fmt: skip
-    if num_parts > 1:
-        _lay_out(dy, source, tiles, padded, _BACKWARD_TILE)
-    return Job(args, num_parts, work, room)
+    return Job(args, num_parts, work, room, dy, padded, _BACKWARD_TILE)
 
 
 def _round_up(num_samples: int) -> int:
@@ -134,14 +138,15 @@ def _round_up(num_samples: int) -> int:
     return -(-num_samples // _LANES) * _LANES
 
 
-def _lay_out(batch: Tensor, source: list[int], tiles: int, padded: int, tile: int) -> None:
-    """Put a batch into tiles with samples side by side, before several threads need all of them."""
-    num_samples, num_channels = batch.shape
-    work = 8 * padded * num_channels
+def _lay_out(job: Job) -> None:
+    """Put a batch into tiles with samples side by side."""
+    num_samples, num_channels = job.batch.shape
+    work = 8 * job.padded * num_channels
     num_chunks = max(1, min(4 * num_threads_for(work), num_channels // 64))
-    num_parts = -(-padded // tile) * num_chunks
-    args = [*source, tiles, num_channels, num_samples, padded, tile, num_chunks]
-    run("lay_out", batch.dtype, torch.int32, num_parts, args, work)
+    num_parts = -(-job.padded // job.tile) * num_chunks
+    where = [job.batch.data_ptr(), *job.batch.stride(), job.room.data_ptr()]
+    args = [*where, num_channels, num_samples, job.padded, job.tile, num_chunks]
+    run("lay_out", job.batch.dtype, torch.int32, num_parts, args, work)
 
 
 def _num_parts_of_rows(pattern: Pattern, num_threads: int) -> int:

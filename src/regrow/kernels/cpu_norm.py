@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regrow.kernels.cpu_linear import backward_job, forward_job
+from regrow.kernels.cpu_linear import backward_job, forward_job, start
 from regrow.kernels.pattern import Pattern
 from regrow.kernels.team import num_threads_for, run
 
@@ -48,7 +48,7 @@ def block_forward(
     if job.num_parts == num_parts == 1:
         run("block_forward", h.dtype, index, 1, [*job.args, 0, 1, *args], work)
     else:
-        run("linear_forward", h.dtype, index, job.num_parts, job.args, job.work)
+        start("linear_forward", pattern, job)
         run("norm_forward", h.dtype, index, num_parts, args, work)
     return y, h, kept
 
@@ -69,13 +69,12 @@ def block_backward(
     ]  # fmt: skip
     work, num_parts = _parts(h)
     index, kind = pattern.rows.dtype, "values" if dx is None else "both"
-    if num_parts > 1:
-        run("norm_backward", h.dtype, index, num_parts, args, work)
     job = backward_job(pattern, values, x, dh, dx, gradient)
     if job.num_parts == num_parts == 1:
         run(f"block_{kind}", h.dtype, index, 1, [*job.args, 0, 1, *args], work)
     else:
-        run(f"linear_{kind}", h.dtype, index, job.num_parts, job.args, job.work)
+        run("norm_backward", h.dtype, index, num_parts, args, work)
+        start(f"linear_{kind}", pattern, job)
     return dx, gradient, dh, dweight, dbias
 
 
