@@ -46,6 +46,11 @@ def bits(key: int | Tensor, counters: Tensor) -> Tensor:
     return _mix((counters + 1).mul_(signed(_GOLDEN)).add_(key))
 
 
+def coins(seed: int, counters: Tensor) -> Tensor:
+    """True or false for each counter, the same in every step."""
+    return bits(key(seed, 0), counters) > 0
+
+
 def normal(key: int, counters: Tensor) -> Tensor:
     """A draw of a standard normal (float32) for each counter (Box & Muller, 1958)."""
     raw = bits(key, counters)

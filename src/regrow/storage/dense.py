@@ -210,7 +210,7 @@ class DenseStorage:
         self._seed = seed
         signs = []
         for layer, weight, mask, start in zip(self.layers, self.weights, self.masks, self._first_places(), strict=True):
-            coin = _toss(seed, torch.arange(start, start + layer.num_units, device=weight.device))
+            coin = chance.coins(seed, torch.arange(start, start + layer.num_units, device=weight.device))
             signs.append(torch.where(mask & (weight != 0), weight > 0, layer.unflatten(coin)))
         self._keep_signs(signs)
 
@@ -223,7 +223,7 @@ class DenseStorage:
     def _toss_again(self, gone: Sequence[Tensor]) -> None:
         """Where a weight has gone its position gets a sign at random, that of a weight which may come there."""
         for chunk, signs, units in zip(self.chunks, self._signs, gone, strict=True):
-            signs.index_copy_(0, units, _toss(self._seed, units + self._first_places()[chunk.first]))
+            signs.index_copy_(0, units, chance.coins(self._seed, units + self._first_places()[chunk.first]))
 
     def _first_places(self) -> list[int]:
         return list(accumulate((layer.num_units for layer in self.layers[:-1]), initial=0))
@@ -294,11 +294,6 @@ class DenseStorage:
         for layer, unit, mask in zip(self.layers, self._units, self.masks, strict=True):
             if not layer.is_fine:
                 mask.copy_(unit)
-
-
-def _toss(seed: int, places: Tensor) -> Tensor:
-    """A sign (true: positive) for each place of the row, where no weight says it."""
-    return chance.bits(chance.key(seed, 0), places) > 0
 
 
 def _per_unit(chunk: Chunk, values: Sequence[float], positions: Tensor) -> float | Tensor:

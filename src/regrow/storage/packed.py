@@ -208,7 +208,7 @@ class PackedStorage:
     def _toss_coins(self, number: int, signs: Tensor, where: Tensor) -> None:
         pack, group = self.packs[number], self.groups[number]
         for places, i, own, flags in zip(pack.places, group, pack.split(signs), pack.split(where), strict=True):
-            coins = chance.bits(chance.key(self._seed, 0), places.units()[flags] + self._first_places[i]) > 0
+            coins = chance.coins(self._seed, places.units()[flags] + self._first_places[i])
             own.masked_scatter_(flags, coins)
 
     def walk(self, method: Method, rates: Sequence[float], step: int, seed: int) -> None:
