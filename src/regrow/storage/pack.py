@@ -39,6 +39,7 @@ class Pack:
         self.searches = [Search() for _ in self.places]
         self.num_takes = 0
         self.begun = Begun()
+        self.blocks: dict[int, tuple[Any, ...]] = {}  # what layers were last found to be one with their norms
         self._holder: dict[str, Any] = holder
         self._mark: int | None = None
         self._belongs_to: float | None = None  # if not to the places that are here
@@ -134,7 +135,7 @@ class Pack:
     def __getstate__(self) -> dict[str, Any]:
         """For copying and pickling; pieces are not leaves of autograd, and are made anew."""
         searches = [Search(search.wanted) for search in self.searches]
-        return {**self.__dict__, "searches": searches, "_made_for": (), "_pieces": ()}
+        return {**self.__dict__, "searches": searches, "blocks": {}, "_made_for": (), "_pieces": ()}
 
 
 class _Split(torch.autograd.Function):
@@ -171,10 +172,16 @@ class Slot:
 
     def values(self) -> Tensor:
         """The values of this layer, differentiable, for one use of it."""
-        pack, number = self.pack, self.number
-        if pack.searches[number].wanted and torch.is_grad_enabled():
-            pack.searches[number].num_uses += 1
-        return pack.pieces()[number]
+        self.count_use()
+        return self.piece()
+
+    def count_use(self) -> None:
+        search = self.pack.searches[self.number]
+        if search.wanted and torch.is_grad_enabled():
+            search.num_uses += 1
+
+    def piece(self) -> Tensor:
+        return self.pack.pieces()[self.number]
 
     def expand(self, values: None = None) -> Tensor:
         """The weights of the layer, dense, differentiable in the values."""

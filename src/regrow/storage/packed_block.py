@@ -2,11 +2,11 @@
 
 from operator import is_not
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.module import _has_any_global_hook
 
 from regrow.kernels.cpu_linear import MOST_SAMPLES
 from regrow.kernels.cpu_norm import Norm, block_backward, block_forward
@@ -17,10 +17,6 @@ from regrow.storage.pack import Slot
 from regrow.storage.packed_layers import forward_for, way_of
 from regrow.storage.packed_layers import linear as packed_linear
 
-# The last case of each norm that was found to be one with its layer. Looking closer in every pass would cost as much as
-# the kernels do; tensors and places are replaced, not edited, where anything changes that matters here.
-_found_one: "WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], tuple[Any, ...]]]" = WeakKeyDictionary()
-
 
 def linear_norm(linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, *, relu: bool = False) -> Tensor:
     """`norm(linear(x))`, with `relu` `relu(norm(linear(x)))`: for the forward pass of a model.
@@ -28,53 +24,78 @@ def linear_norm(linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, *, relu: boo
     Where a packed linear layer trains on a CPU, all three are one step of autograd. Otherwise they are what they say.
     """
     slot = expanders_of(linear).get("weight")
-    if isinstance(slot, Slot) and not torch.compiler.is_compiling() and _are_one(slot, linear, norm, x):
-        what = _norm(norm, relu)
-        y: Tensor = _apply(x, slot.values(), linear._parameters["bias"], what.weight, what.bias, slot, what)
-        return y
+    if isinstance(slot, Slot) and not torch.compiler.is_compiling() and _ask_no_more(linear, norm, x):
+        values, bias, what = slot.piece(), linear._parameters.get("bias"), _norm(norm, relu)
+        if _are_one(slot, linear, x, values, bias, what):
+            slot.count_use()
+            y: Tensor = _apply(x, values, bias, what.weight, what.bias, slot, what)
+            return y
     y = norm(linear(x))
     return F.relu(y) if relu else y
 
 
-def _norm(norm: Any, relu: bool) -> Norm:
-    own, of_batches = norm._parameters, norm._buffers
-    running = of_batches["running_mean"], of_batches["running_var"], of_batches["num_batches_tracked"]
-    return Norm(own["weight"], own["bias"], *running, norm.eps, norm.momentum, relu)
-
-
-def _are_one(slot: Slot, linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor) -> bool:
-    """Whether nothing is asked of the layers but what the block does, on tensors that the kernels can read."""
-    if not norm.training or _has_hooks(linear) or _has_hooks(norm) or torch.is_autocast_enabled("cpu"):
+def _ask_no_more(linear: nn.Module, norm: nn.BatchNorm1d, x: Tensor) -> bool:
+    """Whether nothing is asked of the layers but what the block does."""
+    if type(norm) is not nn.BatchNorm1d or not norm.training or not norm.track_running_stats or norm.momentum is None:
         return False
-    if type(x) is not Tensor or not x.is_cpu:
+    if type(x) is not Tensor or not x.is_cpu or x.is_neg():
         return False
-    case = linear, slot.places, norm._buffers["running_mean"], norm._parameters["weight"], norm.momentum
-    size = x.shape, x.dtype, torch.get_num_threads()
-    known, known_size = _found_one.get(norm, (None, None))
-    if known is None or known_size != size or any(map(is_not, case, known)):
-        if not _can_be_one(slot, linear, norm, x):
-            return False
-        _found_one[norm] = case, size
-    return True
-
-
-def _can_be_one(slot: Slot, linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor) -> bool:
-    if type(norm) is not nn.BatchNorm1d or norm.momentum is None or linear.out_features != norm.num_features:
+    if _has_hooks(linear) or _has_hooks(norm) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return False
-    if forward_for(linear) is not packed_linear or "bias" not in linear._parameters:
-        return False
-    if x.ndim != 2 or x.shape[1] != linear.in_features or not 1 < x.shape[0] <= MOST_SAMPLES:
-        return False
-    own, buffers = norm._parameters, norm._buffers
-    for tensor in (own["weight"], own["bias"], buffers["running_mean"], buffers["running_var"]):
-        if tensor is None or tensor.dtype != x.dtype or tensor.device != x.device or not tensor.is_contiguous():
-            return False
-    return way_of(slot, x, slot.pack.values, linear._parameters["bias"]) == "sparse"
+    return not torch.is_autocast_enabled("cpu")
 
 
 def _has_hooks(module: nn.Module) -> bool:
+    """Whether others take part in a module's passes, or have put another forward pass in the place of its own."""
     own = module.__dict__
-    return bool(own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"])
+    hooks = own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
+    return bool(hooks or "forward" in own)
+
+
+def _norm(norm: Any, relu: bool) -> Norm:
+    own, of_batches = norm._parameters, norm._buffers
+    running = of_batches.get("running_mean"), of_batches.get("running_var"), of_batches.get("num_batches_tracked")
+    return Norm(own.get("weight"), own.get("bias"), *running, norm.eps, norm.momentum, relu)
+
+
+def _are_one(slot: Slot, linear: nn.Linear, x: Tensor, values: Tensor, bias: Tensor | None, norm: Norm) -> bool:
+    """Whether the kernels can read all of these tensors.
+
+    The last ones that they could are remembered with the layer: looking closer in every pass would cost as much as the
+    kernels do. Others stand in their place where anything has changed; but a module that is converted keeps its
+    parameters, with another memory. That of a norm is seen by its buffers.
+    """
+    if bias is not None and (bias.dtype != x.dtype or not bias.is_cpu):
+        return False
+    case = type(linear), slot.places, values, bias, norm.weight, norm.bias, norm.mean, norm.variance, norm.num_batches
+    size = x.shape, x.dtype, torch.get_num_threads()
+    known, known_size = slot.pack.blocks.get(slot.number, (None, None))
+    if known is None or known_size != size or any(map(is_not, case, known)):
+        if not _can_be_one(slot, linear, x, values, bias, norm):
+            return False
+        slot.pack.blocks[slot.number] = case, size
+    return True
+
+
+def _can_be_one(slot: Slot, linear: nn.Linear, x: Tensor, values: Tensor, bias: Tensor | None, norm: Norm) -> bool:
+    if forward_for(linear) is not packed_linear or "bias" not in linear._parameters or len(expanders_of(linear)) > 1:
+        return False
+    if x.ndim != 2 or x.shape[1] != linear.in_features or not 1 < x.shape[0] <= MOST_SAMPLES:
+        return False
+    for tensor in (norm.weight, norm.bias, norm.mean, norm.variance):
+        if not _is_like(tensor, x, (linear.out_features,)):
+            return False
+    if norm.num_batches is None or norm.num_batches.dtype != torch.int64 or norm.num_batches.numel() != 1:
+        return False
+    if not norm.num_batches.is_cpu or not _is_like(values, x, values.shape):
+        return False
+    return way_of(slot, x, values, bias) == "sparse"
+
+
+def _is_like(tensor: Tensor | None, x: Tensor, shape: tuple[int, ...]) -> bool:
+    if tensor is None or tensor.shape != shape or not tensor.is_contiguous() or tensor.is_neg():
+        return False
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.dtype == x.dtype and tensor.device == x.device
 
 
 class _Block(torch.autograd.Function):

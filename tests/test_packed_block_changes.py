@@ -1,0 +1,148 @@
+"""`linear_norm` after something has changed: nothing that was once found out about layers outlives its truth."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.utils import parametrize
+
+import regrow
+
+
+class Net(nn.Module):
+    """One block, computed as one or layer by layer."""
+
+    def __init__(self, as_one):
+        super().__init__()
+        self.as_one, self.fc, self.norm = as_one, nn.Linear(20, 33), nn.BatchNorm1d(33)
+
+    def forward(self, x):
+        return regrow.linear_norm(self.fc, self.norm, x) if self.as_one else self.norm(self.fc(x))
+
+
+class Twice(nn.Module):
+    """A parametrization."""
+
+    def forward(self, weight):
+        return 2 * weight
+
+
+def make(as_one, layers=None):
+    torch.manual_seed(0)
+    model = Net(as_one)
+    nn.init.uniform_(model.norm.weight)
+    nn.init.uniform_(model.norm.bias)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    regrow.attach(model, optimizer, regrow.Static(sparsity=0.7), storage="packed", kernels="sparse", layers=layers)
+    return model
+
+
+def train(model, x, others=None):
+    """What a pass gives, and everything that it leaves behind."""
+    y = functional_call(model, others or {}, (x,))
+    (y * torch.arange(33) + y.square()).sum().backward()
+    gradients = {f"gradient of {name}": p.grad for name, p in model.named_parameters()}
+    return {"y": y.detach(), **model.state_dict(), **gradients}
+
+
+def both(change, others=None):
+    """The results of both, after a pass in which everything was as usual."""
+    found, x = [], torch.randn(9, 20)
+    for as_one in (True, False):
+        model = make(as_one)
+        model(x)
+        change(model)
+        found.append(train(model, x, others))
+    return found
+
+
+def no_change(model):
+    """As it is."""
+
+
+def another_forward(module):
+    old = module.forward
+    module.forward = lambda x: old(x).exp()
+
+
+CHANGES = {
+    "a norm without bias": lambda model: setattr(model.norm, "bias", None),
+    "running means that stay": lambda model: setattr(model.norm, "track_running_stats", False),
+    "no count of batches": lambda model: setattr(model.norm, "num_batches_tracked", None),
+    "batches counted in floats": lambda model: setattr(model.norm, "num_batches_tracked", torch.tensor(3.0)),
+    "a running variance with gaps": lambda model: setattr(model.norm, "running_var", torch.ones(66)[::2]),
+    "a parametrized norm": lambda model: parametrize.register_parametrization(model.norm, "weight", Twice()),
+    "a parametrized bias": lambda model: parametrize.register_parametrization(model.fc, "bias", Twice()),
+    "another forward pass of the layer": lambda model: another_forward(model.fc),
+    "another forward pass of the norm": lambda model: another_forward(model.norm),
+    "a hook before the way back": lambda model: model.norm.register_full_backward_pre_hook(lambda _, dy: (3 * dy[0],)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_changes_are_followed(change):
+    one, plain = both(change)
+    for name, expected in plain.items():
+        torch.testing.assert_close(one[name], expected, rtol=1e-4, atol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("name", ["norm.weight", "norm.bias", "fc.bias"])
+def test_parameters_with_gaps(name):
+    one, plain = both(no_change, {name: torch.rand(66)[::2]})
+    torch.testing.assert_close(one, plain, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("others", [{"norm.bias": torch.zeros(1)}, {"norm.weight": torch.ones(33).double()}])
+def test_parameters_that_do_not_fit_are_refused(others):
+    with pytest.raises(RuntimeError, match=r"should contain 33|Float"):
+        both(no_change, others)
+
+
+@pytest.mark.parametrize("change", [nn.Module.double, nn.Module.half])
+def test_a_layer_of_another_dtype_is_refused(change):
+    with pytest.raises(RuntimeError, match="dtype"):
+        both(lambda model: change(model.fc))
+
+
+@pytest.mark.parametrize("convert", [torch.Tensor.double, lambda values: values.repeat_interleave(2)[::2]])
+def test_values_that_the_kernels_would_misread_are_refused(convert):
+    model, x = make(True), torch.randn(9, 20)
+    model(x)
+    with pytest.raises((RuntimeError, ValueError), match=r"dtype|takes as many values"):
+        functional_call(model, {"packed_values": convert(model.packed_values.detach())}, (x,))
+
+
+def test_a_bias_that_is_packed_too():
+    x = torch.randn(9, 20)
+    one, plain = (train(make(as_one, layers=["fc.weight", "fc.bias"]), x) for as_one in (True, False))
+    torch.testing.assert_close(one, plain, rtol=1e-4, atol=1e-3)
+
+
+def test_hooks_for_all_modules_are_called():
+    seen = []
+    hook = register_module_forward_hook(lambda module, *_: seen.append(type(module)))
+    try:
+        make(True)(torch.randn(9, 20))
+    finally:
+        hook.remove()
+    assert nn.BatchNorm1d in seen
+
+
+def test_other_norms_are_what_they_say():
+    model, x = make(True), torch.randn(9, 20)
+    norm = nn.LayerNorm(33)
+    torch.testing.assert_close(regrow.linear_norm(model.fc, norm, x), norm(model.fc(x)))
+
+
+def test_nothing_keeps_a_model_that_nobody_has():
+    model = make(True)
+    model.fc.parents = [model]
+    model(torch.randn(9, 20))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
