@@ -122,6 +122,26 @@ def test_a_bias_that_is_packed_too():
     torch.testing.assert_close(one, plain, rtol=1e-4, atol=1e-3)
 
 
+def imaginary_part_of_a_conjugate(*shape):
+    """Numbers whose sign is beside their memory."""
+    return torch.complex(torch.zeros(shape), torch.randn(shape)).conj().imag
+
+
+def test_signs_beside_the_memory_are_seen():
+    x, dy = imaginary_part_of_a_conjugate(9, 20), imaginary_part_of_a_conjugate(9, 33)
+    assert x.is_neg()
+    assert dy.is_neg()
+    expected = None
+    for as_one in (True, False):
+        for given_x, given_dy in ((x.resolve_neg(), dy.resolve_neg()), (x.resolve_neg(), dy), (x, dy)):
+            model = make(as_one)
+            y = model(given_x)
+            y.backward(given_dy)
+            found = y.detach(), model.packed_values.grad
+            expected = expected or found
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_hooks_for_all_modules_are_called():
     seen = []
     hook = register_module_forward_hook(lambda module, *_: seen.append(type(module)))

@@ -58,7 +58,7 @@ def block_backward(
 ) -> tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of x (or None), the values, what the norm got, its weight and its bias."""
     num_samples, num_channels = h.shape
-    dy = dy.contiguous()
+    dy = dy.resolve_neg().contiguous()
     dx, gradient = x.new_empty(x.shape) if needs_input else None, torch.zeros_like(values)
     dh, dweight, dbias = torch.empty_like(h), h.new_empty(num_channels), h.new_empty(num_channels)
     sums = array("d", bytes(16 * num_channels))

@@ -40,6 +40,7 @@ def forward(
 ) -> Tensor:
     """The output of a linear layer or, if `layer` says how, a convolution."""
     if way == "sparse":
+        x = x.resolve_neg()  # imaginary parts of conjugates have their sign beside their memory
         if layer is None:
             return linear_forward(pattern, values, x, bias)
         return conv_forward(pattern, values, x, layer, bias)
@@ -56,6 +57,7 @@ def backward(
 ) -> tuple[Tensor | None, Tensor]:
     """(dx or None, gradient of the values)."""
     if way == "sparse":
+        x, dy = x.resolve_neg(), dy.resolve_neg()
         if layer is None:
             return linear_backward(pattern, values, x, dy, needs_input)
         return conv_backward(pattern, values, x, dy, layer, needs_input)
