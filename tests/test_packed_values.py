@@ -54,12 +54,34 @@ def test_values_go_back_to_the_topology_they_are_of():
     state = COPIES["cloned"](run.model.state_dict())
     run.model.load_state_dict(state)
     run.train(1)
-    run.model.load_state_dict(state)
     now = COPIES["cloned"](run.model.state_dict())
+    run.model.load_state_dict(state)
     with pytest.raises(RuntimeError, match=OTHER_TOPOLOGY):
         run.model(run.images)
     run.model.load_state_dict(now)
     run.model(run.images)
+
+
+def test_values_that_wait_for_their_places_are_not_passed_on_as_others():
+    run = Run(METHODS["SET"]).train(1)
+    state = COPIES["cloned"](run.model.state_dict())
+    run.train(1)
+    run.model.load_state_dict(state)
+    run.model.load_state_dict(COPIES["cloned"](run.model.state_dict()))
+    with pytest.raises(RuntimeError, match=OTHER_TOPOLOGY):
+        run.model(run.images)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_state_with_half_the_bits_is_of_its_topology(dtype):
+    run = Run(METHODS["SET"]).train(2)
+    model = {name: tensor.to(dtype) for name, tensor in run.model.state_dict().items()}
+    sparse = copy.deepcopy(run.sparse.state_dict())
+    run.model.load_state_dict(model)
+    run.train(2)
+    run.model.load_state_dict(model)
+    run.sparse.load_state_dict(sparse)
+    run.train(2)
 
 
 def test_places_that_come_first_wait_for_their_values():

@@ -34,7 +34,7 @@ def mark_of(name: str) -> str:
 
 def _add_marks(model: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
     for pack in _packs_of(model):
-        state[prefix + mark_of(pack.name)] = torch.tensor(pack.mark, device="cpu")
+        state[prefix + mark_of(pack.name)] = pack.mark_of_values()
 
 
 def _take_marks(model: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
@@ -43,7 +43,7 @@ def _take_marks(model: nn.Module, state: dict[str, Any], prefix: str, *_: object
         mark = state.pop(prefix + mark_of(pack.name), None)
         values = state.get(prefix + pack.name)
         if isinstance(values, Tensor) and values.shape == pack.values.shape:
-            pack.expect(None if mark is None else float(mark))
+            pack.expect(None if mark is None else torch.as_tensor(mark, device="cpu").clone())
 
 
 def _packs_of(model: nn.Module) -> Sequence[Pack]:

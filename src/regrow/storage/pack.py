@@ -42,7 +42,7 @@ class Pack:
         self.blocks: dict[int, tuple[Any, ...]] = {}  # what layers were last found to be one with their norms
         self._holder: dict[str, Any] = holder
         self._mark: int | None = None
-        self._belongs_to: float | None = None  # if not to the places that are here
+        self._belongs_to: Tensor | None = None  # if not to the places that are here
         self._made_for: tuple[Any, ...] = ()
         self._pieces: Sequence[Tensor] = ()
 
@@ -117,9 +117,16 @@ class Pack:
             self._mark = mark(self.places)
         return self._mark
 
-    def expect(self, mark: float | None) -> None:
-        """The values are, or are about to be, those of the topology with a mark; None for the one that is here."""
-        is_here = mark is None or abs(mark - self.mark) < 0.5
+    def mark_of_values(self) -> Tensor:
+        """The mark of the topology that the values are of, be it here or not."""
+        return torch.tensor(self.mark, device="cpu") if self._belongs_to is None else self._belongs_to.clone()
+
+    def expect(self, mark: Tensor | None) -> None:
+        """The values are, or are about to be, those of the topology with a mark; None for the one that is here.
+
+        A state that was saved with half precision has its marks so, too: as many bits as there are must agree.
+        """
+        is_here = mark is None or _agree(mark, torch.tensor(self.mark, device="cpu").to(mark.dtype))
         self._belongs_to = None if is_here else mark
         if not is_here:
             self._made_for, self._pieces = (), ()  # so that the next forward pass looks
@@ -136,6 +143,11 @@ class Pack:
         """For copying and pickling; pieces are not leaves of autograd, and are made anew."""
         searches = [Search(search.wanted) for search in self.searches]
         return {**self.__dict__, "searches": searches, "blocks": {}, "_made_for": (), "_pieces": ()}
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    a, b = float(one), float(other)
+    return a == b or abs(a - b) < 0.5
 
 
 class _Split(torch.autograd.Function):
