@@ -199,6 +199,26 @@ def test_what_comes_back_has_memory_of_its_own(tmp_path: Path):
     assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in state.values())
 
 
+def test_what_shares_memory_is_not_tied_if_it_is_seen_otherwise(tmp_path: Path):
+    model = nn.Module()
+    model.register_buffer("one", torch.rand(4, 4))
+    model.register_buffer("transposed", model.one.T)
+    model.register_buffer("bits", model.one.view(torch.int32))
+    regrow.save(tmp_path / "model.safetensors", model)
+    state = regrow.load_state_dict(tmp_path / "model.safetensors")
+    for name, tensor in model.state_dict().items():
+        assert state[name].dtype == tensor.dtype
+        assert torch.equal(state[name], tensor), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_dtypes_that_have_no_sparse_form_are_stored_as_they_are(dtype: torch.dtype, tmp_path: Path):
+    model = nn.Module()
+    model.register_buffer("scale", torch.zeros(100).to(dtype))
+    regrow.save(tmp_path / "model.safetensors", model)
+    assert regrow.load_state_dict(tmp_path / "model.safetensors")["scale"].dtype == dtype
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model, sparse = trained(regrow.Static(sparsity=0.8))
     path = tmp_path / "m.safetensors"

@@ -172,6 +172,15 @@ def test_files_of_the_first_format_are_refused_with_what_to_do(path: Path):
     refused_unread(path, "its format is 1, not 2; save the model again")
 
 
+@pytest.mark.parametrize("dtype", ["F4", "F6_E2M3"])
+def test_numbers_of_less_than_a_byte_are_refused(dtype: str, path: Path):
+    with opened(path) as file:
+        file.entries["dense:small"] = torch.zeros({"F4": 4, "F6_E2M3": 6}[dtype], dtype=torch.uint8)
+        file.add("small.numbers", "dense:small", [8])
+    change_header(path, lambda header: header["dense:small"].update(dtype=dtype, shape=[8]))
+    refused_unread(path, "cannot have dtype")
+
+
 def flip(file: Opened) -> None:
     file.entries["masks"][0] ^= 1
 

@@ -167,7 +167,8 @@ def _check(file: Any, path: str | os.PathLike[str]) -> Index:
         raise bad(path, "its entries are not as long as the tensors that should be in them")
     for entry, own in entries.items():
         dtypes = ("U8",) if entry == MASKS else _STORED_FLOATS
-        if not entry.startswith(DENSE) and own.get_dtype() not in dtypes:
+        is_less_than_a_byte = own.get_dtype().startswith(("F4", "F6_"))  # which torch counts otherwise, or not at all
+        if is_less_than_a_byte or not (entry.startswith(DENSE) or own.get_dtype() in dtypes):
             raise bad(path, f"{entry} cannot have dtype {own.get_dtype()}")
     return index
 

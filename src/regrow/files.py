@@ -137,7 +137,7 @@ def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a model's state, each once, and the further names of those that are tied."""
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
-    seen: dict[tuple[int, torch.Size], str] = {}
+    seen: dict[tuple[object, ...], str] = {}
     vectors = keys_of_vectors(model)
     for key, value in unwrap(model).state_dict().items():
         name = clean(key)
@@ -145,7 +145,7 @@ def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
             continue
         if not isinstance(value, Tensor):
             raise ValueError(f"{name} in the model's state is no tensor but {type(value).__name__}; it cannot be saved")
-        place = (value.data_ptr(), value.shape)
+        place = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.is_neg(), value.is_conj())
         if value.numel() and place in seen:
             aliases[name] = seen[place]
             continue
@@ -178,7 +178,7 @@ def _masks_of(sparse: Sparsifier, tensors: Mapping[str, Tensor]) -> dict[str, Te
 def _nonzeros(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     masks = {}
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.dim() > 0:
+        if tensor.dtype in DTYPES.values() and tensor.dim() > 0:
             mask = (tensor != 0) | torch.signbit(tensor)  # a negative zero is something too
             bits = 8 * tensor.element_size()
             if bits * int(mask.count_nonzero()) + mask.numel() < bits * mask.numel():
