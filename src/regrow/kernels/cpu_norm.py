@@ -34,7 +34,7 @@ def block_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(y, what the norm gets, what its way back needs) of a batch [samples, channels]."""
     num_samples, num_channels = x.shape[0], pattern.num_rows
-    h, kept = x.new_empty(num_samples, num_channels), x.new_empty(5 * num_channels)
+    h, kept = x.new_empty(num_samples, num_channels), x.new_empty(4 * num_channels)
     y, sums = torch.empty_like(h), array("d", bytes(8 * num_channels))
     settings = array("d", [norm.epsilon, norm.momentum, 0 if norm.relu else -torch.inf])
     job = forward_job(pattern, values, x, bias, h)
@@ -61,11 +61,12 @@ def block_backward(
     dy = dy.resolve_neg().contiguous()
     dx, gradient = x.new_empty(x.shape) if needs_input else None, torch.zeros_like(values)
     dh, dweight, dbias = torch.empty_like(h), h.new_empty(num_channels), h.new_empty(num_channels)
-    sums = array("d", bytes(16 * num_channels))
+    sums = array("d", bytes(32 * num_channels))
+    exact, _ = sums.buffer_info()
     settings = array("d", [0 if norm.relu else -torch.inf])
     args = [
         num_samples, num_channels, settings.buffer_info()[0], h.data_ptr(), dy.data_ptr(), dh.data_ptr(),
-        dweight.data_ptr(), dbias.data_ptr(), norm.bias.data_ptr(), kept.data_ptr(), sums.buffer_info()[0],
+        dweight.data_ptr(), dbias.data_ptr(), norm.bias.data_ptr(), kept.data_ptr(), exact, exact + 16 * num_channels,
     ]  # fmt: skip
     work, num_parts = _parts(h)
     index, kind = pattern.rows.dtype, "values" if dx is None else "both"

@@ -1,7 +1,7 @@
 """Batch normalisation of a batch [samples, channels], with or without ReLU.
 
-Five numbers of each channel are kept: mean, 1 / deviation, factor, and two sums. Sums of 64 samples are added up in
-double precision, as differences from the first sample: a channel that is the same in all of them, because nothing
+Three numbers of each channel are kept for the way back: mean, 1 / deviation and factor. Sums of 64 samples are added up
+in double precision, as differences from the first sample: a channel that is the same in all of them, because nothing
 reaches it, has that very mean, and gives its bias exactly. `floor` is 0 for ReLU, else -inf.
 """
 
@@ -79,7 +79,8 @@ def norm_backward(numbers, part, value, index):
     dweight, dbias = ahead(pointer(numbers[8], value), begin), ahead(pointer(numbers[9], value), begin)
     bias, mean = ahead(pointer(numbers[10], value), begin), ahead(pointer(numbers[11], value), begin)
     scale, factor = ahead(mean, step), ahead(mean, 2 * step)
-    some, slopes = ahead(mean, 3 * step), ahead(mean, 4 * step)
+    some = ahead(pointer(numbers[13], value), begin)  # not where the way forth had its own: others may come back, too
+    slopes = ahead(some, step)
     total = ahead(pointer(numbers[12], types.float64), begin)
     total_slope = ahead(total, step)
 
