@@ -98,14 +98,19 @@ def test_parameters_with_gaps(name):
 
 @pytest.mark.parametrize("others", [{"norm.bias": torch.zeros(1)}, {"norm.weight": torch.ones(33).double()}])
 def test_parameters_that_do_not_fit_are_refused(others):
+    model, x = make(True), torch.randn(9, 20)
+    model(x)
     with pytest.raises(RuntimeError, match=r"should contain 33|Float"):
-        both(no_change, others)
+        functional_call(model, others, (x,))
 
 
 @pytest.mark.parametrize("change", [nn.Module.double, nn.Module.half])
 def test_a_layer_of_another_dtype_is_refused(change):
+    model, x = make(True), torch.randn(9, 20)
+    model(x)
+    change(model.fc)
     with pytest.raises(RuntimeError, match="dtype"):
-        both(lambda model: change(model.fc))
+        model(x)
 
 
 @pytest.mark.parametrize("convert", [torch.Tensor.double, lambda values: values.repeat_interleave(2)[::2]])
