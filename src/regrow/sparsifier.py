@@ -104,7 +104,6 @@ class Sparsifier:
 
     # What happens in a training step
 
-    @torch.no_grad()
     def mask_gradients(self) -> None:
         """Zero the gradients of inactive weights now, e.g. before clipping; the hook does it otherwise.
 
@@ -113,8 +112,9 @@ class Sparsifier:
         step looks like one that goes on accumulating.
         """
         self._check_attached()
-        self._storage.follow()
-        self._gradients.prepare(self._step + 1)
+        with torch.no_grad():
+            self._storage.follow()
+            self._gradients.prepare(self._step + 1)
 
     def advance(self) -> None:
         """Count one step and rewire if one is due: for loops whose steps run without hooks, as in a captured graph.

@@ -98,7 +98,8 @@ def forward_job(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | 
     padded = _round_up(num_samples)
     work = pattern.num_entries * padded
     num_parts = _num_parts_of_rows(pattern, num_threads_for(work))
-    num_laid, num_sums = padded * pattern.num_columns, num_parts * _CHUNK * _FORWARD_TILE
+    num_laid = pattern.num_columns * (min(padded, _FORWARD_TILE) if num_parts == 1 else padded)
+    num_sums = num_parts * _CHUNK * _FORWARD_TILE
     room = batch.new_empty(num_laid + pattern.num_entries + num_sums + num_parts * pattern.num_columns)
     tiles, size = room.data_ptr(), room.element_size()
     by_row = tiles + size * num_laid
@@ -121,7 +122,7 @@ def backward_job(
     work = 2 * pattern.num_entries * padded
     num_threads = num_threads_for(work)
     num_parts = 4 * num_threads if num_threads > 1 else 1
-    num_laid = padded * pattern.num_rows
+    num_laid = pattern.num_rows * (min(padded, _BACKWARD_TILE) if num_parts == 1 else padded)
     room = batch.new_empty(num_laid + num_parts * 2 * _CHUNK * _BACKWARD_TILE)
     tiles = room.data_ptr()
     args = [

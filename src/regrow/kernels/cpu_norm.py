@@ -4,6 +4,7 @@ Both are done in one start of a kernel where one thread does them; several threa
 """
 
 from array import array
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from regrow.kernels.pattern import Pattern
 from regrow.kernels.team import num_threads_for, run
 
 _COST = 8  # of a number here, in multiplications elsewhere
+NUM_KEPT = 4  # numbers of each channel
 
 
 class Norm(NamedTuple):
@@ -31,52 +33,63 @@ class Norm(NamedTuple):
 
 def block_forward(
     pattern: Pattern, values: Tensor, x: Tensor, bias: Tensor | None, norm: Norm
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(y, what the norm gets, what its way back needs) of a batch [samples, channels]."""
+) -> tuple[Tensor, Tensor]:
+    """(y, what the way back needs) of a batch [samples, channels]: what the norm got, and below it its own numbers."""
     num_samples, num_channels = x.shape[0], pattern.num_rows
-    h, kept = x.new_empty(num_samples, num_channels), x.new_empty(4 * num_channels)
-    y, sums = torch.empty_like(h), array("d", bytes(8 * num_channels))
-    settings = array("d", [norm.epsilon, norm.momentum, 0 if norm.relu else -torch.inf])
-    job = forward_job(pattern, values, x, bias, h)
+    y, kept = x.new_empty(num_samples, num_channels), x.new_empty(num_samples + NUM_KEPT, num_channels)
+    sums = array("d", bytes(8 * num_channels))
+    job = forward_job(pattern, values, x, bias, kept)
+    h = kept.data_ptr()
     args = [
-        num_samples, num_channels, settings.buffer_info()[0], h.data_ptr(), y.data_ptr(),
+        num_samples, num_channels, _numbers(norm.epsilon, norm.momentum, _floor(norm))[1], h, y.data_ptr(),
         norm.weight.data_ptr(), norm.bias.data_ptr(), norm.mean.data_ptr(), norm.variance.data_ptr(),
-        norm.num_batches.data_ptr(), kept.data_ptr(), sums.buffer_info()[0],
+        norm.num_batches.data_ptr(), h + y.nbytes, sums.buffer_info()[0],
     ]  # fmt: skip
-    work, num_parts = _parts(h)
+    work, num_parts = _parts(y)
     index = pattern.rows.dtype
     if job.num_parts == num_parts == 1:
-        run("block_forward", h.dtype, index, 1, [*job.args, 0, 1, *args], work)
+        run("block_forward", y.dtype, index, 1, [*job.args, 0, 1, *args], work)
     else:
         start("linear_forward", pattern, job)
-        run("norm_forward", h.dtype, index, num_parts, args, work)
-    return y, h, kept
+        run("norm_forward", y.dtype, index, num_parts, args, work)
+    return y, kept
 
 
 def block_backward(
-    pattern: Pattern, values: Tensor, x: Tensor, h: Tensor, kept: Tensor, dy: Tensor, norm: Norm, needs_input: bool
+    pattern: Pattern, values: Tensor, x: Tensor, kept: Tensor, dy: Tensor, norm: Norm, needs_input: bool
 ) -> tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of x (or None), the values, what the norm got, its weight and its bias."""
-    num_samples, num_channels = h.shape
+    num_samples, num_channels = dy.shape
     dy = dy.resolve_neg().contiguous()
     dx, gradient = x.new_empty(x.shape) if needs_input else None, torch.zeros_like(values)
-    dh, dweight, dbias = torch.empty_like(h), h.new_empty(num_channels), h.new_empty(num_channels)
+    dh, dweight, dbias = torch.empty_like(dy), dy.new_empty(num_channels), dy.new_empty(num_channels)
     sums = array("d", bytes(32 * num_channels))
     exact, _ = sums.buffer_info()
-    settings = array("d", [0 if norm.relu else -torch.inf])
+    h = kept.data_ptr()
     args = [
-        num_samples, num_channels, settings.buffer_info()[0], h.data_ptr(), dy.data_ptr(), dh.data_ptr(),
-        dweight.data_ptr(), dbias.data_ptr(), norm.bias.data_ptr(), kept.data_ptr(), exact, exact + 16 * num_channels,
+        num_samples, num_channels, _numbers(_floor(norm))[1], h, dy.data_ptr(), dh.data_ptr(), dweight.data_ptr(),
+        dbias.data_ptr(), norm.bias.data_ptr(), h + dy.nbytes, exact, exact + 16 * num_channels,
     ]  # fmt: skip
-    work, num_parts = _parts(h)
+    work, num_parts = _parts(dy)
     index, kind = pattern.rows.dtype, "values" if dx is None else "both"
     job = backward_job(pattern, values, x, dh, dx, gradient)
     if job.num_parts == num_parts == 1:
-        run(f"block_{kind}", h.dtype, index, 1, [*job.args, 0, 1, *args], work)
+        run(f"block_{kind}", dy.dtype, index, 1, [*job.args, 0, 1, *args], work)
     else:
-        run("norm_backward", h.dtype, index, num_parts, args, work)
+        run("norm_backward", dy.dtype, index, num_parts, args, work)
         start(f"linear_{kind}", pattern, job)
     return dx, gradient, dh, dweight, dbias
+
+
+def _floor(norm: Norm) -> float:
+    return 0.0 if norm.relu else -torch.inf
+
+
+@lru_cache(maxsize=1024)
+def _numbers(*numbers: float) -> tuple["array[float]", int]:
+    """Numbers as the kernels read them, and where."""
+    made = array("d", numbers)
+    return made, made.buffer_info()[0]
 
 
 def _parts(h: Tensor) -> tuple[int, int]:

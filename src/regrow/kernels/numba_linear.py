@@ -77,8 +77,8 @@ def linear_forward(numbers, part, value, index):
     put_in_row_order(values, by_row, row_starts, columns, col_starts, rows, num_columns, r0, r1, cursors)
     for first in range(0, padded, tile):
         width, present = min(tile, padded - first), min(tile, num_samples - first)
-        here = ahead(tiles, first * num_columns)
-        if numbers[1] == 1:  # nobody did it before: one thread needs no second start for it
+        here = tiles if numbers[1] == 1 else ahead(tiles, first * num_columns)
+        if numbers[1] == 1:  # nobody did it before: one thread needs no second start for it, and room for one tile
             source = ahead(x, first * step_sample)
             _lay_out_tile(source, step_sample, step_channel, present, here, width, 0, num_columns)
         for chunk in range(r0, r1, _CHUNK):
@@ -121,7 +121,7 @@ def _linear_backward(numbers, part, value, index, needs_input):
     c1 = first_of(part + 1, numbers[1], col_starts, num_columns)
     for first in range(0, padded, tile):
         width, present = min(tile, padded - first), min(tile, num_samples - first)
-        below = ahead(tiles, first * num_rows)
+        below = tiles if numbers[1] == 1 else ahead(tiles, first * num_rows)
         if numbers[1] == 1:
             _lay_out_tile(ahead(dy, first * step_below), step_below, step_row, present, below, width, 0, num_rows)
         for chunk in range(c0, c1, _CHUNK):

@@ -104,8 +104,8 @@ class _Block(torch.autograd.Function):
         ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, weight: Tensor, shift: Tensor, slot: Slot, norm: Norm
     ) -> Tensor:
         pattern: Any = slot.places.pattern  # type: ignore[attr-defined]
-        y, h, kept = block_forward(pattern, values, x, bias_for(pattern, bias), norm)
-        ctx.save_for_backward(x, values, shift, h, kept)
+        y, kept = block_forward(pattern, values, x, bias_for(pattern, bias), norm)
+        ctx.save_for_backward(x, values, shift, kept)
         ctx.slot, ctx.norm, ctx.version = slot, norm, slot.version()
         return y
 
@@ -119,12 +119,12 @@ _apply: Any = super(torch.autograd.Function, _Block).apply
 
 
 def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    x, values, _, h, kept = ctx.saved_tensors
+    x, values, _, kept = ctx.saved_tensors
     slot: Slot = ctx.slot
     needs_x, needs_values, needs_bias = ctx.needs_input_grad[:3]
     slot.check_version(ctx.version, needs_x)
     pattern: Any = slot.places.pattern  # type: ignore[attr-defined]
-    dx, dvalues, dh, dweight, dshift = block_backward(pattern, values, x, h, kept, dy, ctx.norm, needs_x)
+    dx, dvalues, dh, dweight, dshift = block_backward(pattern, values, x, kept, dy, ctx.norm, needs_x)
     if needs_values and slot.wanted:
         slot.look_for_growth(gradient_tiles(slot.layer, x, dh, None), ctx.version)
     dbias = dh.sum(0) if needs_bias else None
