@@ -219,6 +219,14 @@ def test_dtypes_that_have_no_sparse_form_are_stored_as_they_are(dtype: torch.dty
     assert regrow.load_state_dict(tmp_path / "model.safetensors")["scale"].dtype == dtype
 
 
+def test_dtypes_that_no_file_can_hold_are_refused_by_name(tmp_path: Path):
+    model = nn.Module()
+    model.register_buffer("phase", torch.ones(3, dtype=torch.complex128))
+    with pytest.raises(TypeError, match=r"torch\.complex128"):
+        regrow.save(tmp_path / "model.safetensors", model)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model, sparse = trained(regrow.Static(sparsity=0.8))
     path = tmp_path / "m.safetensors"

@@ -171,3 +171,17 @@ def test_nothing_keeps_a_model_that_nobody_has():
     del model
     gc.collect()
     assert gone() is None
+
+
+def test_another_memory_of_the_same_parameter_is_seen():
+    model, x = make(as_one=True), torch.randn(9, 20)
+    model(x)
+    model.norm.weight.data = model.norm.weight.data[:2].clone()
+    with pytest.raises(RuntimeError, match="33 elements not 2"):  # torch's own words
+        model(x)
+
+
+def test_transforms_of_torch_func_are_refused_with_a_reason():
+    model, x = make(as_one=True), torch.randn(9, 20)
+    with pytest.raises(RuntimeError, match=r"torch\.autograd\.grad instead|generate_vmap_rule|setup_context"):
+        torch.func.grad(lambda own: functional_call(model, own, (x,)).sum())(dict(model.named_parameters()))

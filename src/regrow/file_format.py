@@ -87,7 +87,10 @@ def write(
         rows.setdefault(piece.entry, []).append(row)
     index = Index(pieces, dict(aliases), {"torch": torch.__version__, **made_by})
     stored = {entry: torch.cat(own) for entry, own in rows.items()}
-    payload = to_bytes(stored, {"regrow": _FORMAT, **encode(index)})
+    try:
+        payload = to_bytes(stored, {"regrow": _FORMAT, **encode(index)})
+    except KeyError as error:
+        raise TypeError(f"a safetensors file cannot hold tensors of {error}; convert them first") from error
     write_atomically(Path(path), lambda file: file.write(payload))
 
 

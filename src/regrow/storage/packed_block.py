@@ -42,7 +42,7 @@ def _ask_no_more(linear: nn.Module, norm: nn.BatchNorm1d, x: Tensor) -> bool:
         return False
     if _has_hooks(linear) or _has_hooks(norm) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return False
-    return not torch.is_autocast_enabled("cpu")
+    return not (torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active())
 
 
 def _has_hooks(module: nn.Module) -> bool:
@@ -62,13 +62,13 @@ def _are_one(slot: Slot, linear: nn.Linear, x: Tensor, values: Tensor, bias: Ten
     """Whether the kernels can read all of these tensors.
 
     The last ones that they could are remembered with the layer: looking closer in every pass would cost as much as the
-    kernels do. Others stand in their place where anything has changed; but a module that is converted keeps its
-    parameters, with another memory. That of a norm is seen by its buffers.
+    kernels do. Others stand in their place where anything has changed; but the parameters of a converted module stay the
+    same, with another memory.
     """
-    if bias is not None and (bias.dtype != x.dtype or not bias.is_cpu):
+    if norm.weight is None or norm.bias is None or (bias is not None and (bias.dtype != x.dtype or not bias.is_cpu)):
         return False
     case = type(linear), slot.places, values, bias, norm.weight, norm.bias, norm.mean, norm.variance, norm.num_batches
-    size = x.shape, x.dtype, torch.get_num_threads()
+    size = x.shape, x.dtype, torch.get_num_threads(), norm.weight.data_ptr(), norm.bias.data_ptr()
     known, known_size = slot.pack.blocks.get(slot.number, (None, None))
     if known is None or known_size != size or any(map(is_not, case, known)):
         if not _can_be_one(slot, linear, x, values, bias, norm):
