@@ -183,5 +183,5 @@ def test_another_memory_of_the_same_parameter_is_seen():
 
 def test_transforms_of_torch_func_are_refused_with_a_reason():
     model, x = make(as_one=True), torch.randn(9, 20)
-    with pytest.raises(RuntimeError, match=r"torch\.autograd\.grad instead|generate_vmap_rule|setup_context"):
+    with pytest.raises(RuntimeError, match=r"call torch\.autograd\.grad instead"):
         torch.func.grad(lambda own: functional_call(model, own, (x,)).sum())(dict(model.named_parameters()))

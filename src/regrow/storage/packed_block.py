@@ -62,7 +62,7 @@ def _are_one(slot: Slot, linear: nn.Linear, x: Tensor, values: Tensor, bias: Ten
     """Whether the kernels can read all of these tensors.
 
     The last ones that they could are remembered with the layer: looking closer in every pass would cost as much as the
-    kernels do. Others stand in their place where anything has changed; but the parameters of a converted module stay the
+    kernels do. Others stand in their place where anything has changed; but parameters of a converted module stay the
     same, with another memory.
     """
     if norm.weight is None or norm.bias is None or (bias is not None and (bias.dtype != x.dtype or not bias.is_cpu)):
