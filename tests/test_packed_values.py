@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 
 import regrow
-from test_packed import METHODS, Run, assert_same, two_groups
+from test_packed import METHODS, Run, two_groups
 
 OTHER_TOPOLOGY = r"belong to another topology .* sparse\.load_state_dict"
 
@@ -82,14 +82,6 @@ def test_a_state_with_half_the_bits_is_of_its_topology(dtype):
     run.model.load_state_dict(model)
     run.sparse.load_state_dict(sparse)
     run.train(2)
-
-
-def test_places_that_come_first_wait_for_their_values():
-    one, other = Run(METHODS["SET"]).train(2), Run(METHODS["SET"], seed=5)
-    other.sparse.load_state_dict(one.sparse.state_dict())
-    other.optimizer.load_state_dict(copy.deepcopy(one.optimizer.state_dict()))
-    other.model.load_state_dict(one.model.state_dict())
-    assert_same(one.train(3), other.train(3))
 
 
 def test_a_state_without_marks_is_taken_as_it_is():

@@ -1,0 +1,112 @@
+"""The GPU kernels find, fill and add up what plain torch does."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from regrow.kernels import comparing, drawing
+from regrow.kernels.zeroing import Masks
+from regrow.row import cut_into_chunks
+from regrow.rules import grow
+from regrow.storage.sharing import Sharing
+from regrow.units import cut
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cuda"
+
+
+def check_zeroing(tensors, masks):
+    expected = [[tensor.masked_fill(~mask, 0) for tensor in own] for own, mask in zip(tensors, masks, strict=True)]
+    Masks(masks, masks[0].device).zero_inactive(tensors)
+    assert all(
+        torch.equal(a, b)
+        for own, answer in zip(tensors, expected, strict=True)
+        for a, b in zip(own, answer, strict=True)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_the_kernel_fills_exactly_the_inactive_places(dtype, memory_format):
+    shapes = [(1, 1, 1, 1), (7, 5, 3, 3), (64, 33, 1, 1), (130, 70, 3, 3)] * 10  # more than one launch holds
+    tensors = [torch.randn(shape, device=DEVICE).to(dtype, memory_format=memory_format) for shape in shapes]
+    masks = [torch.empty_like(t, dtype=torch.bool).copy_(torch.rand(t.shape, device=DEVICE) < 0.3) for t in tensors]
+    for tensor in tensors:
+        tensor[..., 0] = torch.inf
+    check_zeroing([[tensor] for tensor in tensors], masks)
+
+
+def test_layers_may_bring_several_tensors_of_several_dtypes():
+    masks = [torch.rand(17, 9, device=DEVICE) < 0.3 for _ in range(50)]
+    tensors = [[torch.randn(17, 9, device=DEVICE), torch.randn(17, 9, device=DEVICE).half()] for _ in masks]
+    check_zeroing(tensors, masks)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_layer_without_a_gradient_takes_the_slow_way(missing):
+    masks = [torch.rand(17, 9, device=DEVICE) < 0.3 for _ in range(3)]
+    tensors = [[] if i == missing else [torch.randn(17, 9, device=DEVICE)] for i in range(3)]
+    check_zeroing(tensors, masks)
+
+
+def test_strides_that_differ_from_the_mask_take_the_slow_way_and_are_right():
+    tensor = torch.randn(8, 16, device=DEVICE).t()
+    mask = torch.rand(16, 8, device=DEVICE) < 0.5
+    check_zeroing([[tensor]], [mask])
+
+
+def some_layers(sizes, density=0.1):
+    """A chunk on the GPU behind three other layers, its flat values and which of its units are active."""
+    generator = torch.Generator().manual_seed(2)
+    values = [torch.randn(size, generator=generator) for size in [1, 1, 1, *sizes]]
+    layers = [cut(f"layer{i}", value, "weight") for i, value in enumerate(values)]
+    devices = [torch.device("cpu")] * 3 + [torch.device(DEVICE, 0)] * len(sizes)
+    chunk = cut_into_chunks(layers, devices)[-1]
+    assert chunk.first == 3
+    active = torch.rand(sum(sizes), generator=generator) < density
+    return chunk, [value.to(DEVICE) for value in values[3:]], active.to(DEVICE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("sizes", [[1, 8192, 70_001, 5, 8193], [300, 7, 9_000_000, 300]])
+def test_the_units_below_a_bound_are_those_that_plain_torch_finds(dtype, sizes):
+    chunk, values, active = some_layers(sizes, density=0.4)
+    pieces = [value.to(dtype) for value in values]
+    bound = float(pieces[2].abs().median())
+    positions, counts = comparing.below(chunk, pieces, active, bound)
+    expected = [(piece.abs() < bound) & flags for piece, flags in zip(pieces, chunk.split(active), strict=True)]
+    assert torch.equal(positions, torch.cat(expected).nonzero().flatten())
+    assert counts == [int(flags.sum()) for flags in expected]
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("place", [0, 8192, 70_000])
+def test_nothing_is_below_a_bound_where_a_value_is_not_finite(poison, place):
+    chunk, pieces, active = some_layers([5, 70_001, 70_001])
+    pieces[1][place] = poison
+    assert comparing.below(chunk, pieces, active, 0.5) is None
+
+
+@pytest.mark.parametrize("share", [0.001, 0.03, 0.125])
+@pytest.mark.parametrize("density", [0.0, 0.1, 0.95])
+def test_the_first_free_places_are_those_that_the_cpu_finds(share, density):
+    chunk, _, active = some_layers([1, 64, 1000, 7, 70_001, 1_000_000, 2048], density)
+    free = [int((~flags).sum()) for flags in chunk.split(active)]
+    wanted = [int(share * n) for n in free]
+    found = drawing.first_free(chunk, wanted, active, key=77)
+    on_cpu = replace(chunk, device=torch.device("cpu"))
+    assert torch.equal(found.cpu(), grow._first_free(on_cpu, wanted, free, active.cpu(), 77))
+
+
+def test_the_gradient_of_shared_values_is_the_same_every_time_and_that_of_the_cpu():
+    sharing = Sharing(cut("layer", torch.empty(500, 400), "weight"), 2000, 7)
+    gradient = torch.randn(500, 400)
+    found = []
+    for device in (DEVICE, DEVICE, DEVICE, "cpu"):
+        values = torch.zeros(2000, device=device, requires_grad=True)
+        sharing.expand(values).backward(gradient.to(device))
+        found.append(values.grad.cpu())
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    torch.testing.assert_close(found[0], found[3])
