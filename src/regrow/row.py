@@ -61,6 +61,12 @@ class Chunk:
         row = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
         return row if row.dtype in (torch.float64, torch.bool) else row.float()
 
+    def per_unit(self, per_layer: Sequence[float], positions: Tensor) -> float | Tensor:
+        """A number of each layer for some positions; one for all where all layers agree."""
+        if len(set(per_layer)) == 1:
+            return per_layer[0]
+        return torch.tensor(per_layer, device=self.device)[torch.searchsorted(self.ends, positions, right=True)]
+
     def count_per_layer(self, positions: Tensor) -> list[int]:
         """How many of some ascending positions fall into each layer."""
         if len(self.layers) == 1:

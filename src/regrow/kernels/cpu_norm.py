@@ -15,7 +15,7 @@ from regrow.kernels.pattern import Pattern
 from regrow.kernels.team import num_threads_for, run
 
 _COST = 8  # of a number here, in multiplications elsewhere
-NUM_KEPT = 4  # numbers of each channel
+_NUM_KEPT = 4  # numbers of each channel: mean, 1 / deviation, factor, and room for a sum
 
 
 class Norm(NamedTuple):
@@ -36,7 +36,7 @@ def block_forward(
 ) -> tuple[Tensor, Tensor]:
     """(y, what the way back needs) of a batch [samples, channels]: what the norm got, and below it its own numbers."""
     num_samples, num_channels = x.shape[0], pattern.num_rows
-    y, kept = x.new_empty(num_samples, num_channels), x.new_empty(num_samples + NUM_KEPT, num_channels)
+    y, kept = x.new_empty(num_samples, num_channels), x.new_empty(num_samples + _NUM_KEPT, num_channels)
     sums = array("d", bytes(8 * num_channels))
     job = forward_job(pattern, values, x, bias, kept)
     h = kept.data_ptr()
@@ -48,7 +48,7 @@ def block_forward(
     work, num_parts = _parts(y)
     index = pattern.rows.dtype
     if job.num_parts == num_parts == 1:
-        run("block_forward", y.dtype, index, 1, [*job.args, 0, 1, *args], work)
+        run("block_forward", y.dtype, index, 1, _one_after_the_other(job.args, args), work)
     else:
         start("linear_forward", pattern, job)
         run("norm_forward", y.dtype, index, num_parts, args, work)
@@ -74,11 +74,16 @@ def block_backward(
     index, kind = pattern.rows.dtype, "values" if dx is None else "both"
     job = backward_job(pattern, values, x, dh, dx, gradient)
     if job.num_parts == num_parts == 1:
-        run(f"block_{kind}", dy.dtype, index, 1, [*job.args, 0, 1, *args], work)
+        run(f"block_{kind}", dy.dtype, index, 1, _one_after_the_other(job.args, args), work)
     else:
         run("norm_backward", dy.dtype, index, num_parts, args, work)
         start(f"linear_{kind}", pattern, job)
     return dx, gradient, dh, dweight, dbias
+
+
+def _one_after_the_other(first: list[int], second: list[int]) -> list[int]:
+    """Two jobs of one part each as the arguments of one, which begin with where the second job is."""
+    return [len(first) + 5, 0, 1, *first, 0, 1, *second]
 
 
 def _floor(norm: Norm) -> float:

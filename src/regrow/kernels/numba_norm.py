@@ -12,9 +12,10 @@ from numba.extending import register_jitable
 
 from regrow.kernels.numba_lanes import ahead, pointer
 from regrow.kernels.numba_linear import linear_both, linear_forward, linear_values
+from regrow.kernels.numba_planes import fill_zeros
 
 _SAMPLES = 64
-_LINEAR_FORWARD, _LINEAR_BACKWARD = 21, 20  # numbers of a job of the linear layer
+_FIRST_JOB = 3
 
 
 @register_jitable
@@ -34,27 +35,12 @@ def norm_forward(numbers, part, value, index):
 
     if part == 0:
         pointer(numbers[11], types.int64)[0] += 1
-    fill(total, num)
-    for first in range(0, num_samples, _SAMPLES):
-        fill(some, num)
-        for s in range(first, min(first + _SAMPLES, num_samples)):
-            line = ahead(h, s * step)
-            for c in range(num):
-                some[c] += line[c] - h[c]
-        add(some, total, num)
+    _sum(h, h, False, num_samples, step, num, some, total)
     for c in range(num):
         exact = h[c] + total[c] / num_samples
         mean[c] = value(exact)
         far_mean[c] = value((1 - momentum) * far_mean[c] + momentum * exact)
-    fill(total, num)
-    for first in range(0, num_samples, _SAMPLES):
-        fill(some, num)
-        for s in range(first, min(first + _SAMPLES, num_samples)):
-            line = ahead(h, s * step)
-            for c in range(num):
-                off = line[c] - mean[c]
-                some[c] += off * off
-        add(some, total, num)
+    _sum(h, mean, True, num_samples, step, num, some, total)
     for c in range(num):
         far_variance[c] = value((1 - momentum) * far_variance[c] + momentum * (total[c] / (num_samples - 1)))
         deviation = sqrt(total[c] / num_samples + epsilon)
@@ -84,11 +70,11 @@ def norm_backward(numbers, part, value, index):
     total = ahead(pointer(numbers[12], types.float64), begin)
     total_slope = ahead(total, step)
 
-    fill(total, num)
-    fill(total_slope, num)
+    fill_zeros(total, num)
+    fill_zeros(total_slope, num)
     for first in range(0, num_samples, _SAMPLES):
-        fill(some, num)
-        fill(slopes, num)
+        fill_zeros(some, num)
+        fill_zeros(slopes, num)
         for s in range(first, min(first + _SAMPLES, num_samples)):
             line, below, out = ahead(h, s * step), ahead(dy, s * step), ahead(dh, s * step)
             for c in range(num):
@@ -97,8 +83,8 @@ def norm_backward(numbers, part, value, index):
                 out[c] = passed
                 some[c] += passed
                 slopes[c] += passed * off
-        add(some, total, num)
-        add(slopes, total_slope, num)
+        _add(some, total, num)
+        _add(slopes, total_slope, num)
     for c in range(num):
         dbias[c] = value(total[c])
         dweight[c] = value(total_slope[c] * scale[c])
@@ -112,31 +98,40 @@ def norm_backward(numbers, part, value, index):
 
 @register_jitable
 def block_forward(numbers, part, value, index):
-    """A linear layer and its norm, by one thread: a whole job of the second stands behind that of the first."""
-    linear_forward(numbers, part, value, index)
-    norm_forward(ahead(numbers, _LINEAR_FORWARD), part, value, index)
+    """A linear layer, then its norm, by one thread: two jobs one after the other, the second from numbers[2] on."""
+    linear_forward(ahead(numbers, _FIRST_JOB), part, value, index)
+    norm_forward(ahead(numbers, numbers[2]), part, value, index)
 
 
 @register_jitable
 def block_values(numbers, part, value, index):
-    """The way back, without dx: first the norm, whose job stands behind that of the layer."""
-    norm_backward(ahead(numbers, _LINEAR_BACKWARD), part, value, index)
-    linear_values(numbers, part, value, index)
+    """The way back, without dx: the second job first."""
+    norm_backward(ahead(numbers, numbers[2]), part, value, index)
+    linear_values(ahead(numbers, _FIRST_JOB), part, value, index)
 
 
 @register_jitable
 def block_both(numbers, part, value, index):
-    norm_backward(ahead(numbers, _LINEAR_BACKWARD), part, value, index)
-    linear_both(numbers, part, value, index)
+    """Likewise, with dx."""
+    norm_backward(ahead(numbers, numbers[2]), part, value, index)
+    linear_both(ahead(numbers, _FIRST_JOB), part, value, index)
 
 
 @register_jitable
-def fill(target, num):
-    for c in range(num):
-        target[c] = 0
+def _sum(h, base, squares, num_samples, step, num, some, total):
+    """total = the sum over all samples of h - base, or of its square."""
+    fill_zeros(total, num)
+    for first in range(0, num_samples, _SAMPLES):
+        fill_zeros(some, num)
+        for s in range(first, min(first + _SAMPLES, num_samples)):
+            line = ahead(h, s * step)
+            for c in range(num):
+                off = line[c] - base[c]
+                some[c] += off * off if squares else off
+        _add(some, total, num)
 
 
 @register_jitable
-def add(source, target, num):
+def _add(source, target, num):
     for c in range(num):
         target[c] += source[c]

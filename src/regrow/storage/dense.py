@@ -50,7 +50,6 @@ class DenseStorage:
             unit if layer.is_fine else torch.ones_like(weight, dtype=torch.bool)
             for layer, unit, weight in zip(self.layers, self._units, self.weights, strict=True)
         ]
-
         self._masks_of_chunk = [Masks(chunk.of(self.masks), chunk.device) for chunk in self.chunks]
         flat = [layer.flatten(weight) for layer, weight in zip(self.layers, self.weights, strict=True)]
         self._flat_views = [
@@ -235,7 +234,7 @@ class DenseStorage:
             positions = positions_of(active)
             noise = chance.normal(chance.key(seed, step, 1), positions + start)
             signs = flat.index_select(0, positions)
-            moves = method.walk(signs, noise, _per_unit(chunk, chunk.of(rates), positions), step)
+            moves = method.walk(signs, noise, chunk.per_unit(chunk.of(rates), positions), step)
             row = torch.zeros(chunk.num_units, device=chunk.device).index_copy_(0, positions, moves)
             views = [layer.unflatten(part) for layer, part in zip(chunk.layers, chunk.split(row), strict=True)]
             torch._foreach_add_(list(chunk.of(self.weights)), views)
@@ -294,10 +293,3 @@ class DenseStorage:
         for layer, unit, mask in zip(self.layers, self._units, self.masks, strict=True):
             if not layer.is_fine:
                 mask.copy_(unit)
-
-
-def _per_unit(chunk: Chunk, values: Sequence[float], positions: Tensor) -> float | Tensor:
-    """One number where all layers agree, else that of each position's layer."""
-    if len(set(values)) == 1:
-        return values[0]
-    return torch.tensor(values, device=chunk.device)[torch.searchsorted(chunk.ends, positions, right=True)]
