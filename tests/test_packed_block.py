@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import regrow
-from regrow.kernels.cpu_norm import Norm, block_backward, block_forward
+from regrow.kernels.cpu_norm import Block, Norm
 from regrow.kernels.pattern import make_pattern
 
 
@@ -69,14 +69,16 @@ def test_four_samples_of_one_channel():
     h = torch.tensor([[1.0], [2.0], [3.0], [6.0]]).double()  # mean 3, variance 3.5
     weight, bias, mean, variance = torch.tensor([[2.0], [1.0], [0.0], [1.0]]).double()
     norm = Norm(weight, bias, mean, variance, torch.tensor(4), epsilon=0.5, momentum=0.1, relu=True)
-    y, kept = block_forward(*identity(1), h, None, norm)
+    pattern, values = identity(1)
+    block = Block(pattern, norm, len(h), h.dtype)
+    y, kept = block.forward(values, h, None)
     assert torch.equal(kept[:4], h)
     assert y.flatten().tolist() == [0, 0, 1, 4]  # 2 (h - 3) / sqrt(3.5 + 0.5) + 1, and nothing below 0
     assert mean.item() == pytest.approx(0.3)
     assert variance.item() == pytest.approx(0.9 + 0.1 * 14 / 3)
     assert norm.num_batches.item() == 5
     before = kept.clone()
-    dx, _, dh, dweight, dbias = block_backward(*identity(1), h, kept, torch.ones_like(h), norm, needs_input=True)
+    dx, _, dh, dweight, dbias = block.backward(values, h, kept, torch.ones_like(h), needs_input=True)
     assert torch.equal(kept, before)  # another thread may be on its way back through the same pass
     assert dbias.item() == 2  # the two samples that are not cut off
     assert dweight.item() == pytest.approx((0 + 3) / 2)
@@ -88,9 +90,11 @@ def test_a_channel_that_nothing_reaches_stays_at_its_bias():
     h = torch.full((7, 1), 0.1, dtype=torch.float64)
     weight, bias, mean, variance = torch.tensor([[1.0], [0.0], [0.0], [1.0]]).double()
     norm = Norm(weight, bias, mean, variance, torch.tensor(0), epsilon=1e-5, momentum=0.1, relu=True)
-    y, kept = block_forward(*identity(1), h, None, norm)
+    pattern, values = identity(1)
+    block = Block(pattern, norm, len(h), h.dtype)
+    y, kept = block.forward(values, h, None)
     assert torch.equal(y, torch.zeros_like(y))
-    _, _, dh, _, _ = block_backward(*identity(1), h, kept, torch.rand_like(h), norm, needs_input=False)
+    _, _, dh, _, _ = block.backward(values, h, kept, torch.rand_like(h), needs_input=False)
     assert torch.equal(dh, torch.zeros_like(dh))
 
 
@@ -112,13 +116,14 @@ def test_normalising_is_what_torch_does(num_samples, num_channels, relu, dtype, 
     norm = Norm(own.weight, own.bias, *running, own.eps, own.momentum, relu)
     pattern, values = identity(num_channels)
     values = values.to(dtype)
-    y, kept = block_forward(pattern, values, h.detach(), None, norm)
+    block = Block(pattern, norm, num_samples, dtype)
+    y, kept = block.forward(values, h.detach(), None)
     expected = F.relu(own(h)) if relu else own(h)
     dy = torch.randn(h.shape, generator=generator, dtype=dtype)
     if relu and dtype == torch.float32:
         dy[expected.abs() < 1e-4] = 0  # rounding decides there
     expected.backward(dy)
-    _, _, *found = block_backward(pattern, values, h.detach(), kept, dy, norm, needs_input=False)
+    _, _, *found = block.backward(values, h.detach(), kept, dy, needs_input=False)
     wanted = (expected, own.running_mean, own.running_var, own.num_batches_tracked)
     wanted += (h.grad, own.weight.grad, own.bias.grad)
     for left, right in zip((y, *running, *found), wanted, strict=True):

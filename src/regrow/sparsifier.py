@@ -121,21 +121,18 @@ class Sparsifier:
 
         A graph that holds a step of DeepR on one GPU holds its rewiring too, and this only counts it.
         """
-        self._finish_step(is_replayed=self._alone.is_captured)
-
-    @torch.no_grad()
-    def _finish_step(self, is_replayed: bool = False) -> None:
         self._check_attached()
         self._storage.follow()
-        step = self._step + 1
+        self._finish_step(is_replayed=self._alone.is_captured)
+
+    def _finish_step(self, is_replayed: bool = False) -> None:
+        step, record = self._step + 1, None
         if len(self._optimizer.state) != self._num_states:  # new state may begin with a constant
-            self._storage.zero_inactive(self._optimizer)
+            with torch.no_grad():
+                self._storage.zero_inactive(self._optimizer)
             self._num_states = len(self._optimizer.state)
-        if is_replayed or self._alone.step(step, self._counts, self.seed):
-            self._alone.took(step)
-            record = None
-        else:
-            record = self._walk_and_rewire(step)
+        if self.method.walks or self.method.gradient_memory or self.method.is_due(step):
+            record = self._walk_and_rewire(step, is_replayed)
         self._step = step
         self._gradients.drop()
         self._expect_growth()
@@ -144,7 +141,11 @@ class Sparsifier:
         elif self.on_rewire:
             self._note_lone_walk()
 
-    def _walk_and_rewire(self, step: int) -> Rewiring | None:
+    @torch.no_grad()
+    def _walk_and_rewire(self, step: int, is_replayed: bool) -> Rewiring | None:
+        if is_replayed or self._alone.step(step, self._counts, self.seed):
+            self._alone.took(step)
+            return None
         if self.method.walks:
             self._walk(step)
         if self.method.gradient_memory and "gradient" in self._rewirable.companions:

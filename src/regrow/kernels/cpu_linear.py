@@ -3,7 +3,8 @@
 Each entry of the results is computed by one thread in a fixed order: they are the same whatever the number of threads.
 """
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from math import prod
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from regrow.kernels.team import num_threads_for, run
 
 _LANES, _CHUNK = 16, 16  # as in the kernels
 _FORWARD_TILE, _BACKWARD_TILE = 64, 128  # samples side by side: a tile of sums in registers; long runs to sum over
+_MOST_PLANS = 32
 MOST_SAMPLES = 4096  # laid out at once, which bounds the memory that a call takes besides its results
 
 
@@ -65,73 +67,97 @@ def _portions(batch: Tensor) -> Sequence[Tensor]:
 
 
 def _forward(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> None:
-    start("linear_forward", pattern, forward_job(pattern, values, batch, bias, y))
+    plan = forward_plan(pattern, len(batch), batch.dtype)
+    room = batch.new_empty(plan.room)
+    start("linear_forward", pattern, plan, batch, room, forward_pointers(values, batch, bias, y, room))
 
 
 def _backward(pattern: Pattern, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor) -> None:
     kernel = "linear_values" if dx is None else "linear_both"
-    start(kernel, pattern, backward_job(pattern, values, batch, dy, dx, gradient))
+    plan = backward_plan(pattern, len(batch), batch.dtype)
+    room = batch.new_empty(plan.room)
+    start(kernel, pattern, plan, dy, room, backward_pointers(values, batch, dy, dx, gradient, room))
 
 
-class Job(NamedTuple):
-    """What `run` wants to know, the memory to do it in, and what several threads need in tiles before they begin."""
+class Plan(NamedTuple):
+    """How a pass goes for all batches of one size: in how many parts, how much work it is, and memory to do it in."""
 
-    args: list[int]
     num_parts: int
     work: int
-    room: Tensor
-    batch: Tensor
-    padded: int
+    room: int  # numbers
+    padded: int  # samples with the padding
     tile: int
+    known: "array[int]"  # what the kernels are told besides where the tensors are
+    address: int  # of that
 
 
-def start(kernel: str, pattern: Pattern, job: Job) -> None:
-    """Run a job by itself."""
-    if job.num_parts > 1:
-        _lay_out(job)
-    run(kernel, job.room.dtype, pattern.rows.dtype, job.num_parts, job.args, job.work)
+def start(kernel: str, pattern: Pattern, plan: Plan, batch: Tensor, room: Tensor, pointers: list[int]) -> None:
+    """Run a pass by itself; several threads need the batch that they share in tiles before they begin."""
+    if plan.num_parts > 1:
+        _lay_out(plan, batch, room)
+    run(kernel, room.dtype, pattern.rows.dtype, plan.num_parts, [plan.address, *pointers], plan.work)
 
 
-def forward_job(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> Job:
-    """Fill y, of tensors that fit."""
-    num_samples = batch.shape[0]
+def forward_plan(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
+    return _remembered(_plan_forward, pattern, num_samples, dtype)
+
+
+def backward_plan(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
+    return _remembered(_plan_backward, pattern, num_samples, dtype)
+
+
+def _remembered(
+    make: Callable[[Pattern, int, torch.dtype], Plan], pattern: Pattern, num_samples: int, dtype: torch.dtype
+) -> Plan:
+    """Most batches have the size of the last one."""
+    key = make, num_samples, dtype, torch.get_num_threads()
+    plan: Plan | None = pattern.plans.get(key)
+    if plan is None:
+        if len(pattern.plans) >= _MOST_PLANS:
+            pattern.plans.clear()
+        plan = pattern.plans[key] = make(pattern, num_samples, dtype)
+    return plan
+
+
+def _plan_forward(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
     padded = _round_up(num_samples)
     work = pattern.num_entries * padded
     num_parts = _num_parts_of_rows(pattern, num_threads_for(work))
     num_laid = pattern.num_columns * (min(padded, _FORWARD_TILE) if num_parts == 1 else padded)
     num_sums = num_parts * _CHUNK * _FORWARD_TILE
-    room = batch.new_empty(num_laid + pattern.num_entries + num_sums + num_parts * pattern.num_columns)
-    tiles, size = room.data_ptr(), room.element_size()
-    by_row = tiles + size * num_laid
-    sums = by_row + size * pattern.num_entries
-    args = [
-        *pattern.by_row, *pattern.by_column, pattern.num_rows, pattern.num_columns,
-        values.data_ptr(), by_row, tiles, 0 if bias is None else bias.data_ptr(), y.data_ptr(),
-        num_samples, padded, _FORWARD_TILE, sums + size * num_sums, sums,
-        batch.data_ptr(), *batch.stride(),
-    ]  # fmt: skip
-    return Job(args, num_parts, work, room, batch, padded, _FORWARD_TILE)
+    by_row = dtype.itemsize * num_laid
+    sums = by_row + dtype.itemsize * pattern.num_entries
+    cursors = sums + dtype.itemsize * num_sums
+    sizes = [pattern.num_rows, pattern.num_columns, num_samples, padded, _FORWARD_TILE]
+    known = array("q", [*pattern.by_row, *pattern.by_column, *sizes, by_row, sums, cursors])
+    room = num_laid + pattern.num_entries + num_sums + num_parts * pattern.num_columns
+    return Plan(num_parts, work, room, padded, _FORWARD_TILE, known, known.buffer_info()[0])
 
 
-def backward_job(
-    pattern: Pattern, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor
-) -> Job:
-    """Fill dx if given and add to the gradient, likewise."""
-    num_samples = batch.shape[0]
+def forward_pointers(values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor, room: Tensor) -> list[int]:
+    """Where a forward pass finds what it needs, and the y to fill."""
+    own = 0 if bias is None else bias.data_ptr()
+    return [values.data_ptr(), own, y.data_ptr(), room.data_ptr(), batch.data_ptr(), *batch.stride()]
+
+
+def _plan_backward(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
     padded = _round_up(num_samples)
     work = 2 * pattern.num_entries * padded
     num_threads = num_threads_for(work)
     num_parts = 4 * num_threads if num_threads > 1 else 1
     num_laid = pattern.num_rows * (min(padded, _BACKWARD_TILE) if num_parts == 1 else padded)
-    room = batch.new_empty(num_laid + num_parts * 2 * _CHUNK * _BACKWARD_TILE)
-    tiles = room.data_ptr()
-    args = [
-        *pattern.by_column, pattern.num_rows, pattern.num_columns, values.data_ptr(), gradient.data_ptr(),
-        batch.data_ptr(), *batch.stride(), tiles, 0 if dx is None else dx.data_ptr(),
-        num_samples, padded, _BACKWARD_TILE, tiles + room.element_size() * num_laid,
-        dy.data_ptr(), *dy.stride(),
-    ]  # fmt: skip
-    return Job(args, num_parts, work, room, dy, padded, _BACKWARD_TILE)
+    sizes = [pattern.num_rows, pattern.num_columns, num_samples, padded, _BACKWARD_TILE]
+    known = array("q", [*pattern.by_column, *sizes, dtype.itemsize * num_laid])
+    room = num_laid + num_parts * 2 * _CHUNK * _BACKWARD_TILE
+    return Plan(num_parts, work, room, padded, _BACKWARD_TILE, known, known.buffer_info()[0])
+
+
+def backward_pointers(
+    values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor, room: Tensor
+) -> list[int]:
+    """Likewise, with the dx to fill, if any, and the gradient to add to."""
+    what = [values.data_ptr(), gradient.data_ptr(), batch.data_ptr(), *batch.stride()]
+    return [*what, room.data_ptr(), 0 if dx is None else dx.data_ptr(), dy.data_ptr(), *dy.stride()]
 
 
 def _round_up(num_samples: int) -> int:
@@ -139,15 +165,15 @@ def _round_up(num_samples: int) -> int:
     return -(-num_samples // _LANES) * _LANES
 
 
-def _lay_out(job: Job) -> None:
+def _lay_out(plan: Plan, batch: Tensor, room: Tensor) -> None:
     """Put a batch into tiles with samples side by side."""
-    num_samples, num_channels = job.batch.shape
-    work = 8 * job.padded * num_channels
+    num_samples, num_channels = batch.shape
+    work = 8 * plan.padded * num_channels
     num_chunks = max(1, min(4 * num_threads_for(work), num_channels // 64))
-    num_parts = -(-job.padded // job.tile) * num_chunks
-    where = [job.batch.data_ptr(), *job.batch.stride(), job.room.data_ptr()]
-    args = [*where, num_channels, num_samples, job.padded, job.tile, num_chunks]
-    run("lay_out", job.batch.dtype, torch.int32, num_parts, args, work)
+    num_parts = -(-plan.padded // plan.tile) * num_chunks
+    where = [batch.data_ptr(), *batch.stride(), room.data_ptr()]
+    args = [*where, num_channels, num_samples, plan.padded, plan.tile, num_chunks]
+    run("lay_out", batch.dtype, torch.int32, num_parts, args, work)
 
 
 def _num_parts_of_rows(pattern: Pattern, num_threads: int) -> int:

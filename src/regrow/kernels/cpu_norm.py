@@ -4,18 +4,18 @@ Both are done in one start of a kernel where one thread does them; several threa
 """
 
 from array import array
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regrow.kernels.cpu_linear import backward_job, forward_job, start
-from regrow.kernels.pattern import Pattern
+from regrow.kernels.cpu_linear import backward_plan, backward_pointers, forward_plan, forward_pointers, start
+from regrow.kernels.pattern import Pattern, bias_for
 from regrow.kernels.team import num_threads_for, run
 
 _COST = 8  # of a number here, in multiplications elsewhere
 _NUM_KEPT = 4  # numbers of each channel: mean, 1 / deviation, factor, and room for a sum
+_NUM_SUMS = 6  # of each channel, in room for numbers of four bytes: two in double precision and two others
 
 
 class Norm(NamedTuple):
@@ -31,73 +31,70 @@ class Norm(NamedTuple):
     relu: bool
 
 
-def block_forward(
-    pattern: Pattern, values: Tensor, x: Tensor, bias: Tensor | None, norm: Norm
-) -> tuple[Tensor, Tensor]:
-    """(y, what the way back needs) of a batch [samples, channels]: what the norm got, and below it its own numbers."""
-    num_samples, num_channels = x.shape[0], pattern.num_rows
-    y, kept = x.new_empty(num_samples, num_channels), x.new_empty(num_samples + _NUM_KEPT, num_channels)
-    sums = array("d", bytes(8 * num_channels))
-    job = forward_job(pattern, values, x, bias, kept)
-    h = kept.data_ptr()
-    args = [
-        num_samples, num_channels, _numbers(norm.epsilon, norm.momentum, _floor(norm))[1], h, y.data_ptr(),
-        norm.weight.data_ptr(), norm.bias.data_ptr(), norm.mean.data_ptr(), norm.variance.data_ptr(),
-        norm.num_batches.data_ptr(), h + y.nbytes, sums.buffer_info()[0],
-    ]  # fmt: skip
-    work, num_parts = _parts(y)
-    index = pattern.rows.dtype
-    if job.num_parts == num_parts == 1:
-        run("block_forward", y.dtype, index, 1, _one_after_the_other(job.args, args), work)
-    else:
-        start("linear_forward", pattern, job)
-        run("norm_forward", y.dtype, index, num_parts, args, work)
-    return y, kept
+class Block:
+    """A layer and its norm, made ready for batches of one size."""
 
+    def __init__(self, pattern: Pattern, norm: Norm, num_samples: int, dtype: torch.dtype) -> None:
+        self._pattern, self._norm = pattern, norm
+        self._shape = num_samples, pattern.num_rows
+        self._forth, self._back = (plan(pattern, num_samples, dtype) for plan in (forward_plan, backward_plan))
+        self._work = _COST * num_samples * pattern.num_rows
+        self._num_parts = min(num_threads_for(self._work), max(1, pattern.num_rows // 64))
+        self._settings = array("d", [norm.epsilon, norm.momentum, 0.0 if norm.relu else -torch.inf])
+        self._known = array("q", [*self._shape, self._settings.buffer_info()[0]])
 
-def block_backward(
-    pattern: Pattern, values: Tensor, x: Tensor, kept: Tensor, dy: Tensor, norm: Norm, needs_input: bool
-) -> tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of x (or None), the values, what the norm got, its weight and its bias."""
-    num_samples, num_channels = dy.shape
-    dy = dy.resolve_neg().contiguous()
-    dx, gradient = x.new_empty(x.shape) if needs_input else None, torch.zeros_like(values)
-    dh, dweight, dbias = torch.empty_like(dy), dy.new_empty(num_channels), dy.new_empty(num_channels)
-    sums = array("d", bytes(32 * num_channels))
-    exact, _ = sums.buffer_info()
-    h = kept.data_ptr()
-    args = [
-        num_samples, num_channels, _numbers(_floor(norm))[1], h, dy.data_ptr(), dh.data_ptr(), dweight.data_ptr(),
-        dbias.data_ptr(), norm.bias.data_ptr(), h + dy.nbytes, exact, exact + 16 * num_channels,
-    ]  # fmt: skip
-    work, num_parts = _parts(dy)
-    index, kind = pattern.rows.dtype, "values" if dx is None else "both"
-    job = backward_job(pattern, values, x, dh, dx, gradient)
-    if job.num_parts == num_parts == 1:
-        run(f"block_{kind}", dy.dtype, index, 1, _one_after_the_other(job.args, args), work)
-    else:
-        run("norm_backward", dy.dtype, index, num_parts, args, work)
-        start(f"linear_{kind}", pattern, job)
-    return dx, gradient, dh, dweight, dbias
+    def forward(self, values: Tensor, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(y, what the way back needs) of a batch [samples, channels]: what the norm got, then its own numbers."""
+        plan, norm = self._forth, self._norm
+        num_samples, num_channels = self._shape
+        y, kept = x.new_empty(num_samples, num_channels), x.new_empty(num_samples + _NUM_KEPT, num_channels)
+        room, sums = self._room(plan.room, x)
+        bias = bias_for(self._pattern, bias)
+        layer = forward_pointers(values, x, bias, kept, room)
+        own = [
+            self._known.buffer_info()[0], kept.data_ptr(), y.data_ptr(), norm.weight.data_ptr(), norm.bias.data_ptr(),
+            norm.mean.data_ptr(), norm.variance.data_ptr(), norm.num_batches.data_ptr(), sums,
+        ]  # fmt: skip
+        if plan.num_parts == self._num_parts == 1:
+            self._run("block_forward", x.dtype, 1, _one_after_the_other([plan.address, *layer], own))
+        else:
+            start("linear_forward", self._pattern, plan, x, room, layer)
+            self._run("norm_forward", x.dtype, self._num_parts, own)
+        return y, kept
+
+    def backward(
+        self, values: Tensor, x: Tensor, kept: Tensor, dy: Tensor, needs_input: bool
+    ) -> tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor]:
+        """The gradients of x (or None), the values, what the norm got, its weight and its bias."""
+        plan, norm = self._back, self._norm
+        dy = dy.resolve_neg().contiguous()
+        dx = x.new_empty(self._shape[0], self._pattern.num_columns) if needs_input else None
+        gradient = torch.zeros_like(values)
+        dh, dweight, dbias = torch.empty_like(dy), torch.empty_like(norm.weight), torch.empty_like(norm.bias)
+        room, sums = self._room(plan.room, x)
+        layer = backward_pointers(values, x, dh, dx, gradient, room)
+        own = [
+            self._known.buffer_info()[0], kept.data_ptr(), dy.data_ptr(), dh.data_ptr(), dweight.data_ptr(),
+            dbias.data_ptr(), norm.bias.data_ptr(), sums,
+        ]  # fmt: skip
+        kind = "values" if dx is None else "both"
+        if plan.num_parts == self._num_parts == 1:
+            self._run(f"block_{kind}", x.dtype, 1, _one_after_the_other([plan.address, *layer], own))
+        else:
+            self._run("norm_backward", x.dtype, self._num_parts, own)
+            start(f"linear_{kind}", self._pattern, plan, dh, room, layer)
+        return dx, gradient, dh, dweight, dbias
+
+    def _room(self, size: int, x: Tensor) -> tuple[Tensor, int]:
+        """Memory for a pass through the layer and, after it, where the sums of the norm go."""
+        start = size + size % 2
+        room = x.new_empty(start + _NUM_SUMS * self._shape[1])
+        return room, room.data_ptr() + start * room.element_size()
+
+    def _run(self, kernel: str, dtype: torch.dtype, num_parts: int, args: list[int]) -> None:
+        run(kernel, dtype, self._pattern.rows.dtype, num_parts, args, self._work)
 
 
 def _one_after_the_other(first: list[int], second: list[int]) -> list[int]:
     """Two jobs of one part each as the arguments of one, which begin with where the second job is."""
     return [len(first) + 5, 0, 1, *first, 0, 1, *second]
-
-
-def _floor(norm: Norm) -> float:
-    return 0.0 if norm.relu else -torch.inf
-
-
-@lru_cache(maxsize=1024)
-def _numbers(*numbers: float) -> tuple["array[float]", int]:
-    """Numbers as the kernels read them, and where."""
-    made = array("d", numbers)
-    return made, made.buffer_info()[0]
-
-
-def _parts(h: Tensor) -> tuple[int, int]:
-    """How much work the normalisation is, and in how many parts."""
-    work = _COST * h.numel()
-    return work, min(num_threads_for(work), max(1, h.shape[1] // 64))

@@ -9,6 +9,7 @@ from numba.extending import register_jitable
 
 from regrow.kernels.numba_lanes import ahead, pointer, turn_square
 from regrow.kernels.numba_order import first_of, put_in_row_order
+from regrow.kernels.numba_planes import fill_zeros
 from regrow.kernels.numba_sums import both_gradients, sum_row, values_gradient
 
 _CHUNK = 16  # channels turned at once: a cache line of float32
@@ -62,15 +63,15 @@ def _turn(source, step_i, step_j, target, step, num_i, num_j):
 @register_jitable
 def linear_forward(numbers, part, value, index):
     """y[sample, row] = bias[row] + sum over the row's entries of value * x[sample, column], for a range of rows."""
-    row_starts, columns = pointer(numbers[2], types.int32), pointer(numbers[3], index)
-    col_starts, rows = pointer(numbers[4], types.int32), pointer(numbers[5], index)
-    num_rows, num_columns = numbers[6], numbers[7]
-    values, by_row, tiles = pointer(numbers[8], value), pointer(numbers[9], value), pointer(numbers[10], value)
-    bias, y, num_samples = pointer(numbers[11], value), pointer(numbers[12], value), numbers[13]
-    padded, tile = numbers[14], numbers[15]
-    cursors = ahead(pointer(numbers[16], types.int32), part * num_columns)
-    sums = ahead(pointer(numbers[17], value), part * _CHUNK * tile)
-    x, step_sample, step_channel = pointer(numbers[18], value), numbers[19], numbers[20]
+    known = pointer(numbers[2], types.int64)
+    row_starts, columns = pointer(known[0], types.int32), pointer(known[1], index)
+    col_starts, rows = pointer(known[2], types.int32), pointer(known[3], index)
+    num_rows, num_columns, num_samples, padded, tile = known[4], known[5], known[6], known[7], known[8]
+    values, bias, y = pointer(numbers[3], value), pointer(numbers[4], value), pointer(numbers[5], value)
+    room, x, step_sample, step_channel = numbers[6], pointer(numbers[7], value), numbers[8], numbers[9]
+    tiles, by_row = pointer(room, value), pointer(room + known[9], value)
+    sums = ahead(pointer(room + known[10], value), part * _CHUNK * tile)
+    cursors = ahead(pointer(room + known[11], types.int32), part * num_columns)
 
     r0 = first_of(part, numbers[1], row_starts, num_rows)
     r1 = first_of(part + 1, numbers[1], row_starts, num_rows)
@@ -88,7 +89,7 @@ def linear_forward(numbers, part, value, index):
                 num = types.intp(row_starts[r + 1]) - begin
                 own, at = ahead(by_row, begin), ahead(columns, begin)
                 into = ahead(sums, (r - chunk) * width)
-                start = bias[r] if numbers[11] else value(0)
+                start = bias[r] if numbers[4] else value(0)
                 sum_row(start, own, at, num, width, here, into, width)
             _turn(sums, width, 1, ahead(y, first * num_rows + chunk), num_rows, end - chunk, present)
 
@@ -107,14 +108,14 @@ def linear_values(numbers, part, value, index):
 
 @register_jitable
 def _linear_backward(numbers, part, value, index, needs_input):
-    col_starts, rows = pointer(numbers[2], types.int32), pointer(numbers[3], index)
-    num_rows, num_columns = numbers[4], numbers[5]
-    values, gradient = pointer(numbers[6], value), pointer(numbers[7], value)
-    x, step_sample, step_channel = pointer(numbers[8], value), numbers[9], numbers[10]
-    tiles, dx, num_samples = pointer(numbers[11], value), pointer(numbers[12], value), numbers[13]
-    padded, tile = numbers[14], numbers[15]
-    dy, step_below, step_row = pointer(numbers[17], value), numbers[18], numbers[19]
-    here = ahead(pointer(numbers[16], value), part * 2 * _CHUNK * tile)
+    known = pointer(numbers[2], types.int64)
+    col_starts, rows = pointer(known[0], types.int32), pointer(known[1], index)
+    num_rows, num_columns, num_samples, padded, tile = known[2], known[3], known[4], known[5], known[6]
+    values, gradient = pointer(numbers[3], value), pointer(numbers[4], value)
+    x, step_sample, step_channel = pointer(numbers[5], value), numbers[6], numbers[7]
+    tiles, dx = pointer(numbers[8], value), pointer(numbers[9], value)
+    dy, step_below, step_row = pointer(numbers[10], value), numbers[11], numbers[12]
+    here = ahead(pointer(numbers[8] + known[7], value), part * 2 * _CHUNK * tile)
     back = ahead(here, _CHUNK * tile)
 
     c0 = first_of(part, numbers[1], col_starts, num_columns)
@@ -128,8 +129,8 @@ def _linear_backward(numbers, part, value, index, needs_input):
             num_channels = min(_CHUNK, c1 - chunk)
             source = ahead(x, first * step_sample + chunk * step_channel)
             _turn_in(source, step_sample, step_channel, present, here, width, num_channels)
-            for i in range(num_channels * width):
-                back[i] = 0
+            if needs_input:
+                fill_zeros(back, num_channels * width)
             for i in range(num_channels):
                 begin = types.intp(col_starts[chunk + i])
                 num = types.intp(col_starts[chunk + i + 1]) - begin

@@ -21,20 +21,20 @@ _FIRST_JOB = 3
 @register_jitable
 def norm_forward(numbers, part, value, index):
     """y = max(floor, (h - mean) * factor + bias) for some channels; running means move towards those of the batch."""
-    num_samples, step = numbers[2], numbers[3]
-    settings = pointer(numbers[4], types.float64)
+    known = pointer(numbers[2], types.int64)
+    num_samples, step, settings = known[0], known[1], pointer(known[2], types.float64)
     epsilon, momentum, floor = settings[0], settings[1], value(settings[2])
     begin = part * step // numbers[1]
     num = (part + 1) * step // numbers[1] - begin
-    h, y = ahead(pointer(numbers[5], value), begin), ahead(pointer(numbers[6], value), begin)
-    weight, bias = ahead(pointer(numbers[7], value), begin), ahead(pointer(numbers[8], value), begin)
-    far_mean, far_variance = ahead(pointer(numbers[9], value), begin), ahead(pointer(numbers[10], value), begin)
-    mean = ahead(pointer(numbers[12], value), begin)
+    h, y = ahead(pointer(numbers[3], value), begin), ahead(pointer(numbers[4], value), begin)
+    weight, bias = ahead(pointer(numbers[5], value), begin), ahead(pointer(numbers[6], value), begin)
+    far_mean, far_variance = ahead(pointer(numbers[7], value), begin), ahead(pointer(numbers[8], value), begin)
+    mean = ahead(h, num_samples * step)
     scale, factor, some = ahead(mean, step), ahead(mean, 2 * step), ahead(mean, 3 * step)
-    total = ahead(pointer(numbers[13], types.float64), begin)
+    total = ahead(pointer(numbers[10], types.float64), begin)
 
     if part == 0:
-        pointer(numbers[11], types.int64)[0] += 1
+        pointer(numbers[9], types.int64)[0] += 1
     _sum(h, h, False, num_samples, step, num, some, total)
     for c in range(num):
         exact = h[c] + total[c] / num_samples
@@ -56,19 +56,19 @@ def norm_forward(numbers, part, value, index):
 @register_jitable
 def norm_backward(numbers, part, value, index):
     """From dy: dh, and the gradients of weight and bias, for some channels."""
-    num_samples, step = numbers[2], numbers[3]
-    floor = value(pointer(numbers[4], types.float64)[0])
+    known = pointer(numbers[2], types.int64)
+    num_samples, step, floor = known[0], known[1], value(pointer(known[2], types.float64)[2])
     begin = part * step // numbers[1]
     num = (part + 1) * step // numbers[1] - begin
-    h, dy = ahead(pointer(numbers[5], value), begin), ahead(pointer(numbers[6], value), begin)
-    dh = ahead(pointer(numbers[7], value), begin)
-    dweight, dbias = ahead(pointer(numbers[8], value), begin), ahead(pointer(numbers[9], value), begin)
-    bias, mean = ahead(pointer(numbers[10], value), begin), ahead(pointer(numbers[11], value), begin)
+    h, dy = ahead(pointer(numbers[3], value), begin), ahead(pointer(numbers[4], value), begin)
+    dh = ahead(pointer(numbers[5], value), begin)
+    dweight, dbias = ahead(pointer(numbers[6], value), begin), ahead(pointer(numbers[7], value), begin)
+    bias, mean = ahead(pointer(numbers[8], value), begin), ahead(h, num_samples * step)
     scale, factor = ahead(mean, step), ahead(mean, 2 * step)
-    some = ahead(pointer(numbers[13], value), begin)  # not where the way forth had its own: others may come back, too
-    slopes = ahead(some, step)
-    total = ahead(pointer(numbers[12], types.float64), begin)
+    total = ahead(pointer(numbers[9], types.float64), begin)
     total_slope = ahead(total, step)
+    some = ahead(pointer(numbers[9] + 16 * step, value), begin)  # not where the way forth had its own: others may
+    slopes = ahead(some, step)  # come back, too
 
     fill_zeros(total, num)
     fill_zeros(total_slope, num)

@@ -44,6 +44,11 @@ class Pattern:
         """Where the kernels find row order: the addresses of `row_starts` and `columns`."""
         return self.row_starts.data_ptr(), self.columns.data_ptr()
 
+    @cached_property
+    def plans(self) -> dict[Any, Any]:
+        """How passes through a layer with this pattern go, as worked out so far."""
+        return {}
+
     @property
     def num_bytes(self) -> int:
         """Memory taken by the indices."""

@@ -39,7 +39,7 @@ class Pack:
         self.searches = [Search() for _ in self.places]
         self.num_takes = 0
         self.begun = Begun()
-        self.blocks: dict[int, tuple[Any, ...]] = {}  # what layers were last found to be one with their norms
+        self.blocks: dict[int, tuple[Any, Any, Any]] = {}  # of layers and norms, and what they are made of
         self._holder: dict[str, Any] = holder
         self._mark: int | None = None
         self._belongs_to: Tensor | None = None  # if not to the places that are here

@@ -9,13 +9,14 @@ from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
 
 from regrow.kernels.cpu_linear import MOST_SAMPLES
-from regrow.kernels.cpu_norm import Norm, block_backward, block_forward
-from regrow.kernels.pattern import bias_for
+from regrow.kernels.cpu_norm import Block, Norm
 from regrow.storage.expanding import expanders_of
 from regrow.storage.growth import gradient_tiles
 from regrow.storage.pack import Slot
 from regrow.storage.packed_layers import forward_for, way_of
 from regrow.storage.packed_layers import linear as packed_linear
+
+_NO_BLOCK = (), (), None
 
 
 def linear_norm(linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, *, relu: bool = False) -> Tensor:
@@ -25,10 +26,12 @@ def linear_norm(linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, *, relu: boo
     """
     slot = expanders_of(linear).get("weight")
     if isinstance(slot, Slot) and not torch.compiler.is_compiling() and _ask_no_more(linear, norm, x):
-        values, bias, what = slot.piece(), linear._parameters.get("bias"), _norm(norm, relu)
-        if _are_one(slot, linear, x, values, bias, what):
+        case = _case(slot, linear, norm)
+        block = _block(slot, linear, norm, x, case, relu)
+        if block is not None:
             slot.count_use()
-            y: Tensor = _apply(x, values, bias, what.weight, what.bias, slot, what)
+            _, _, values, bias, weight, shift, *_ = case
+            y: Tensor = _apply(x, values, bias, weight, shift, slot, block)
             return y
     y = norm(linear(x))
     return F.relu(y) if relu else y
@@ -52,29 +55,38 @@ def _has_hooks(module: nn.Module) -> bool:
     return bool(hooks or "forward" in own)
 
 
-def _norm(norm: Any, relu: bool) -> Norm:
-    own, of_batches = norm._parameters, norm._buffers
-    running = of_batches.get("running_mean"), of_batches.get("running_var"), of_batches.get("num_batches_tracked")
-    return Norm(own.get("weight"), own.get("bias"), *running, norm.eps, norm.momentum, relu)
+def _case(slot: Slot, linear: nn.Module, norm: nn.Module) -> tuple[Any, ...]:
+    """All that a block is made of, but for the batch."""
+    own, of_norm, of_batches = linear._parameters, norm._parameters, norm._buffers
+    return (
+        type(linear), slot.places, slot.piece(), own.get("bias"), of_norm.get("weight"), of_norm.get("bias"),
+        of_batches.get("running_mean"), of_batches.get("running_var"), of_batches.get("num_batches_tracked"),
+    )  # fmt: skip
 
 
-def _are_one(slot: Slot, linear: nn.Linear, x: Tensor, values: Tensor, bias: Tensor | None, norm: Norm) -> bool:
-    """Whether the kernels can read all of these tensors.
+def _block(
+    slot: Slot, linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, case: tuple[Any, ...], relu: bool
+) -> Block | None:
+    """The layer and its norm as one, if the kernels can read all of these tensors.
 
-    The last ones that they could are remembered with the layer: looking closer in every pass would cost as much as the
-    kernels do. Others stand in their place where anything has changed; but parameters of a converted module stay the
-    same, with another memory.
+    The last block is remembered with the layer: looking closer in every pass would cost as much as the kernels do. It
+    serves as long as all that it is made of is the same; and parameters of a converted module are the same, with
+    another memory.
     """
-    if norm.weight is None or norm.bias is None or (bias is not None and (bias.dtype != x.dtype or not bias.is_cpu)):
-        return False
-    case = type(linear), slot.places, values, bias, norm.weight, norm.bias, norm.mean, norm.variance, norm.num_batches
-    size = x.shape, x.dtype, torch.get_num_threads(), norm.weight.data_ptr(), norm.bias.data_ptr()
-    known, known_size = slot.pack.blocks.get(slot.number, (None, None))
-    if known is None or known_size != size or any(map(is_not, case, known)):
-        if not _can_be_one(slot, linear, x, values, bias, norm):
-            return False
-        slot.pack.blocks[slot.number] = case, size
-    return True
+    _, places, values, bias, weight, shift, mean, variance, num_batches = case
+    if weight is None or shift is None or (bias is not None and (bias.dtype != x.dtype or not bias.is_cpu)):
+        return None
+    memory = weight.data_ptr(), shift.data_ptr()
+    size = x.shape, x.dtype, torch.get_num_threads(), norm.eps, norm.momentum, relu, memory
+    last: tuple[Any, Any, Block | None] = slot.pack.blocks.get(slot.number, _NO_BLOCK)
+    known, known_size, block = last
+    if block is None or known_size != size or any(map(is_not, case, known)):
+        numbers = Norm(weight, shift, mean, variance, num_batches, norm.eps, norm.momentum or 0, relu)
+        if not _can_be_one(slot, linear, x, values, bias, numbers):
+            return None
+        block = Block(places.pattern, numbers, len(x), x.dtype)
+        slot.pack.blocks[slot.number] = case, size, block
+    return block
 
 
 def _can_be_one(slot: Slot, linear: nn.Linear, x: Tensor, values: Tensor, bias: Tensor | None, norm: Norm) -> bool:
@@ -101,12 +113,11 @@ def _is_like(tensor: Tensor | None, x: Tensor, shape: tuple[int, ...]) -> bool:
 class _Block(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, weight: Tensor, shift: Tensor, slot: Slot, norm: Norm
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, _: Tensor, shift: Tensor, slot: Slot, block: Block
     ) -> Tensor:
-        pattern: Any = slot.places.pattern  # type: ignore[attr-defined]
-        y, kept = block_forward(pattern, values, x, bias_for(pattern, bias), norm)
+        y, kept = block.forward(values, x, bias)
         ctx.save_for_backward(x, values, shift, kept)
-        ctx.slot, ctx.norm, ctx.version = slot, norm, slot.version()
+        ctx.slot, ctx.block, ctx.version = slot, block, slot.version()
         return y
 
     @staticmethod
@@ -123,8 +134,7 @@ def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     slot: Slot = ctx.slot
     needs_x, needs_values, needs_bias = ctx.needs_input_grad[:3]
     slot.check_version(ctx.version, needs_x)
-    pattern: Any = slot.places.pattern  # type: ignore[attr-defined]
-    dx, dvalues, dh, dweight, dshift = block_backward(pattern, values, x, kept, dy, ctx.norm, needs_x)
+    dx, dvalues, dh, dweight, dshift = ctx.block.backward(values, x, kept, dy, needs_x)
     if needs_values and slot.wanted:
         slot.look_for_growth(gradient_tiles(slot.layer, x, dh, None), ctx.version)
     dbias = dh.sum(0) if needs_bias else None
