@@ -1,6 +1,6 @@
 """Sparse layers on a CPU beside dense ones, torch's CSR matrices and, where it is installed, sparseprop, in one run.
 
-    python -m benchmarks.cpu_kernels [--quick] [--threads 2] [--repeats 10] [--only linear|conv]
+    python -m benchmarks.cpu_kernels [--quick] [--threads 2] [--repeats 10] [--only "4096->4096, 128"]
 
 Milliseconds, medians of blocks that take turns. `step` is forward, both gradients and an update with momentum, of all
 weights of the dense layer, of the nonzeros of the sparse one. CSR has no gradient for its values that is not dense, so
@@ -119,19 +119,21 @@ def measure(name: str, shape: tuple[int, ...], x: Tensor, dy: Tensor, repeats: i
         yield [name, str(len(x)), f"{sparsity:g}", *numbers, *ratios, *others]
 
 
-def layers(only: str | None, quick: bool, repeats: int) -> Iterator[list[list[str]]]:
-    """One table for every layer and batch, as soon as it is there."""
+def layers(only: str, quick: bool, repeats: int) -> Iterator[list[list[str]]]:
+    """One table for every layer and batch whose name has `only` in it, as soon as it is there."""
     head = ["layer", "batch", "sparsity"]
     head += [f"{side} {part}" for side in ("dense", "sparse") for part in ("fwd", "bwd", "step")]
     head += ["fwd", "bwd", "step", "CSR fwd", "sparseprop step"]
-    if only != "conv":
-        for num_rows, num_columns, batch in LINEAR[4:5] if quick else LINEAR:
+    for num_rows, num_columns, batch in LINEAR[4:5] if quick else LINEAR:
+        name = f"linear {num_columns}->{num_rows}"
+        if only in f"{name}, {batch}":
             x, dy = torch.randn(batch, num_columns), torch.randn(batch, num_rows)
-            yield [head, *measure(f"{num_columns}->{num_rows}", (num_rows, num_columns), x, dy, repeats)]
-    if only != "linear":
-        for channels, side, batch in CONV[1:] if quick else CONV:
+            yield [head, *measure(name, (num_rows, num_columns), x, dy, repeats)]
+    for channels, side, batch in CONV[1:] if quick else CONV:
+        name = f"conv 3x3 {channels} of {side}x{side}"
+        if only in f"{name}, {batch}":
             x, dy = (torch.randn(batch, channels, side, side) for _ in range(2))
-            yield [head, *measure(f"3x3 {channels} of {side}x{side}", (channels, channels, 3, 3), x, dy, repeats)]
+            yield [head, *measure(name, (channels, channels, 3, 3), x, dy, repeats)]
 
 
 def main() -> None:
@@ -139,7 +141,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one linear layer and one convolution")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--only", choices=["linear", "conv"])
+    parser.add_argument("--only", default="", help='layers with this in "name, batch", e.g. "conv" or "->4096, 128"')
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
