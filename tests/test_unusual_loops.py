@@ -146,3 +146,18 @@ def test_state_that_begins_with_a_constant_is_cleared_where_weights_are_inactive
     for _ in range(5):
         loop.train(1)
         check_invariants(loop.model, loop.optimizer, loop.sparse)
+
+
+@pytest.mark.parametrize("method", [DSR, RIGL, regrow.DeepR(sparsity=0.8, temperature=1e-3)])
+def test_an_optimizer_that_gives_parameters_another_memory_in_its_step(method):
+    class Moving(torch.optim.SGD):
+        def step(self, closure=None):
+            loss = super().step(closure)
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.data = parameter.data.clone()
+            return loss
+
+    loop = Loop(method, lambda parameters: Moving(parameters, lr=0.1, momentum=0.9, weight_decay=1e-3)).train(6)
+    check_invariants(loop.model, loop.optimizer, loop.sparse)
+    assert loop.same_as(Loop(method).train(6), **EXACT)

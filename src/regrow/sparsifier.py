@@ -122,13 +122,13 @@ class Sparsifier:
         A graph that holds a step of DeepR on one GPU holds its rewiring too, and this only counts it.
         """
         self._check_attached()
-        self._storage.follow()
         self._finish_step(is_replayed=self._alone.is_captured)
 
     def _finish_step(self, is_replayed: bool = False) -> None:
         step, record = self._step + 1, None
         if len(self._optimizer.state) != self._num_states:  # new state may begin with a constant
             with torch.no_grad():
+                self._storage.follow()
                 self._storage.zero_inactive(self._optimizer)
             self._num_states = len(self._optimizer.state)
         if self.method.walks or self.method.gradient_memory or self.method.is_due(step):
@@ -143,6 +143,7 @@ class Sparsifier:
 
     @torch.no_grad()
     def _walk_and_rewire(self, step: int, is_replayed: bool) -> Rewiring | None:
+        self._storage.follow()
         if is_replayed or self._alone.step(step, self._counts, self.seed):
             self._alone.took(step)
             return None

@@ -87,9 +87,9 @@ class Block:
 
     def _room(self, size: int, x: Tensor) -> tuple[Tensor, int]:
         """Memory for a pass through the layer and, after it, where the sums of the norm go."""
-        start = size + size % 2
-        room = x.new_empty(start + _NUM_SUMS * self._shape[1])
-        return room, room.data_ptr() + start * room.element_size()
+        sums = size + size % 2
+        room = x.new_empty(sums + _NUM_SUMS * self._shape[1])
+        return room, room.data_ptr() + sums * room.element_size()
 
     def _run(self, kernel: str, dtype: torch.dtype, num_parts: int, args: list[int]) -> None:
         run(kernel, dtype, self._pattern.rows.dtype, num_parts, args, self._work)
