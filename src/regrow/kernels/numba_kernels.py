@@ -3,7 +3,14 @@
 from regrow.kernels.numba_conv import conv_both, conv_forward, conv_order, conv_values
 from regrow.kernels.numba_linear import lay_out, linear_both, linear_forward, linear_values
 from regrow.kernels.numba_norm import block_both, block_forward, block_values, norm_backward, norm_forward
-from regrow.kernels.numba_order import fill_matrix, order_by_row, read_entries, read_matrix
+from regrow.kernels.numba_order import (
+    fill_matrix,
+    list_by_row,
+    number_entries,
+    order_by_row,
+    read_entries,
+    read_matrix,
+)
 
 __all__ = [
     "block_both",
@@ -18,8 +25,10 @@ __all__ = [
     "linear_both",
     "linear_forward",
     "linear_values",
+    "list_by_row",
     "norm_backward",
     "norm_forward",
+    "number_entries",
     "order_by_row",
     "read_entries",
     "read_matrix",

@@ -54,6 +54,31 @@ def order_by_row(numbers, part, value, index):
 
 
 @register_jitable
+def number_entries(numbers, part, value, index):
+    """Of a range of columns, in column order: row * row_step + column * column_step."""
+    col_starts, rows = pointer(numbers[2], types.int32), pointer(numbers[3], index)
+    num_columns, row_step, column_step = numbers[4], numbers[5], numbers[6]
+    made = pointer(numbers[7], types.int64)
+    for c in range(num_columns * part // numbers[1], num_columns * (part + 1) // numbers[1]):
+        for i in range(types.intp(col_starts[c]), types.intp(col_starts[c + 1])):
+            made[i] = types.intp(rows[i]) * row_step + c * column_step
+
+
+@register_jitable
+def list_by_row(numbers, part, value, index):
+    """In row order: row * num_columns + column, and which entry it is in column order; cursors begin as col_starts."""
+    row_starts, columns = pointer(numbers[2], types.int32), pointer(numbers[3], index)
+    num_rows, num_columns, cursors = numbers[4], numbers[5], pointer(numbers[6], types.int32)
+    made, order = pointer(numbers[7], types.int64), pointer(numbers[8], types.int64)
+    for r in range(num_rows):
+        for i in range(types.intp(row_starts[r]), types.intp(row_starts[r + 1])):
+            c = types.intp(columns[i])
+            made[i] = r * num_columns + c
+            order[i] = cursors[c]
+            cursors[c] += 1
+
+
+@register_jitable
 def fill_matrix(numbers, part, value, index):
     """Put the values of a range of columns to their places in a matrix."""
     col_starts, rows = pointer(numbers[2], types.int32), pointer(numbers[3], index)

@@ -54,6 +54,24 @@ class Pattern:
         """Memory taken by the indices."""
         return sum(t.nbytes for t in (self.rows, self.col_starts, self.columns, self.row_starts))
 
+    def numbered(self, row_step: int, column_step: int) -> Tensor:
+        """row * row_step + column * column_step of the entries, in column order."""
+        made = torch.empty(self.num_entries, dtype=torch.int64, device="cpu")
+        args = [*self.by_column, self.num_columns, row_step, column_step, made.data_ptr()]
+        self._run("number_entries", torch.get_num_threads(), args)
+        return made
+
+    def listed_by_row(self) -> tuple[Tensor, Tensor]:
+        """row * num_columns + column of the entries, in row order, and which they are in column order."""
+        made, order = (torch.empty(self.num_entries, dtype=torch.int64, device="cpu") for _ in range(2))
+        cursors = self.col_starts.clone()
+        args = [*self.by_row, self.num_rows, self.num_columns, *_pointers(cursors, made, order)]
+        self._run("list_by_row", 1, args)
+        return made, order
+
+    def _run(self, kernel: str, num_parts: int, args: list[int]) -> None:
+        run(kernel, torch.float32, self.rows.dtype, num_parts, args, work=self.num_entries)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """For copying: addresses that were looked up do not go along."""
         return Pattern, tuple(getattr(self, field.name) for field in fields(self))

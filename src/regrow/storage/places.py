@@ -125,11 +125,20 @@ class PatternPlaces(Places):
         return self
 
     def stored(self) -> Tensor:
-        pattern = self.pattern
-        columns = torch.arange(pattern.num_columns, device="cpu").repeat_interleave(
-            pattern.col_starts.diff(), output_size=self.count
+        return self.pattern.numbered(1, self.pattern.num_rows)
+
+    def logical(self) -> Tensor:
+        return self.pattern.numbered(self.pattern.num_columns, 1)
+
+    def units(self) -> Tensor:
+        return renumber(self.logical(), self.layer.shape, logical_order(self.layer), self.layer.unit_dims)
+
+    def in_row_order(self) -> tuple[Tensor, Tensor]:
+        return (
+            self.pattern.listed_by_row()
+            if self.layer.unit_dims == logical_order(self.layer)
+            else super().in_row_order()
         )
-        return columns.mul_(pattern.num_rows).add_(pattern.rows.long())
 
     def spread(self, values: Tensor) -> Tensor:
         if values.dtype in KERNEL_DTYPES:
