@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup test lint types demo clean
+.PHONY: setup test lint types demo figures clean
 
 setup: $(READY)
 
@@ -23,6 +23,14 @@ demo: setup
 	$(BIN)/regrow sweep experiments/demo.toml --jobs 2
 	@echo "Open this page in a browser:"
 	@$(BIN)/regrow report runs --out report
+
+# The figures of docs/results.md, from the runs that are kept.
+figures: setup
+	$(BIN)/regrow report results/lenet_mnist results/wrn_cifar10 --out build/report
+	mkdir -p docs/figures
+	cp build/report/figures/lenet-300-100-mnist-accuracy-parameters.svg docs/figures/lenet_mnist_accuracy.svg
+	cp build/report/figures/wrn-28-2-cifar10-accuracy-parameters.svg docs/figures/wrn_cifar10_accuracy.svg
+	cp build/report/figures/wrn-28-2-cifar10-layers-dsr-residual-group.svg docs/figures/wrn_cifar10_groups.svg
 
 lint: setup
 	$(BIN)/ruff format --check .
