@@ -45,6 +45,19 @@ def test_mean_and_sample_deviation_over_seeds(tmp_path: Path) -> None:
     assert group.representative.accuracy == 98.0
 
 
+def test_how_weights_are_stored_is_told_only_where_both_ways_were_run(tmp_path: Path) -> None:
+    write_run(tmp_path, 97.0, method="SET", sparsity=0.97, epochs=2, seed=0)
+    write_run(tmp_path, 98.0, method="SET", sparsity=0.97, epochs=2, seed=1, storage="packed")
+    group = only_group(tmp_path)
+    assert (group.label, group.accuracies) == ("SET", [97.0, 98.0])
+    write_run(tmp_path, 98.5, method="SET", sparsity=0.97, epochs=2, seed=0, storage="packed")
+    (experiment,) = collected(tmp_path).experiments
+    assert [(group.label, group.accuracies) for group in experiment.groups] == [
+        ("SET", [97.0]),
+        ("SET, packed", [98.5, 98.0]),
+    ]
+
+
 def test_one_run_has_no_deviation_and_no_range(tmp_path: Path) -> None:
     write_run(tmp_path, 97.25, method="SET", sparsity=0.97, epochs=2)
     shown = cells(only_group(tmp_path))

@@ -1,7 +1,8 @@
 """Finished runs as results: checked, told apart by labels, and gathered over seeds."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, prod
 from statistics import mean, median, stdev
 from typing import Any
@@ -63,7 +64,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Group:
-    """Results that differ in nothing but the seed. `label` tells lengths apart where needed, `name` does not."""
+    """Results that differ in nothing but the seed and, where nobody compares, how weights were stored.
+
+    `label` tells lengths apart where needed, `name` does not.
+    """
 
     name: str
     label: str
@@ -244,10 +248,11 @@ def _read_layer(layer: dict[str, Any]) -> Layer:
 def _experiment(model: str, data: str, results: Sequence[Result]) -> Experiment:
     mine = [result for result in results if (result.config.model, result.config.data) == (model, data)]
     shared = shared_departures([result.config for result in mine])
+    unsaid = shared if _compares_storages(mine) else [*shared, "packed"]
     mixes_lengths = len({result.config.epochs for result in mine}) > 1
     gathered: dict[tuple[str, str, float | None], list[Result]] = {}
     for result in mine:
-        name = label(result.config, without=shared)
+        name = label(result.config, without=unsaid)
         whole = f"{name}, epochs={result.config.epochs}" if mixes_lengths else name
         sparsity = result.config.sparsity if "sparsity" in result.config.method else None
         gathered.setdefault((name, whole, sparsity), []).append(result)
@@ -256,6 +261,12 @@ def _experiment(model: str, data: str, results: Sequence[Result]) -> Experiment:
         for (name, whole, sparsity), some in gathered.items()
     ]
     return Experiment(model, data, shared, sorted(groups, key=_place))
+
+
+def _compares_storages(results: Sequence[Result]) -> bool:
+    """Whether anything was trained both ways. If not, how weights were stored is no difference between results."""
+    stored = Counter(replace(result.config, storage="dense").id for result in results)
+    return max(stored.values()) > 1
 
 
 def _place(group: Group) -> tuple[float, int, int, str]:

@@ -88,7 +88,8 @@ def _bits(group: Group) -> Cell:
 
 
 def _bytes(group: Group) -> Cell:
-    if any(result.training_bytes is None for result in group.results):
+    storages = {result.config.storage for result in group.results}
+    if len(storages) > 1 or any(result.training_bytes is None for result in group.results):
         return Cell("", None)
     number = group.median_of("training_bytes")
     return Cell(byte_size(8 * number), number)
