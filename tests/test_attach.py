@@ -104,6 +104,15 @@ def test_callbacks_hear_of_every_rewiring():
     assert heard[0].threshold == 1e-3
 
 
+def test_callbacks_may_edit_weights():
+    model = two_layers()
+    optimizer = sgd(model)
+    sparse = regrow.attach(model, optimizer, regrow.DSR(sparsity=0.9, period=2))
+    sparse.on_rewire(lambda record: [parameter.clamp_(-0.01, 0.01) for parameter in model.parameters()])
+    train(model, optimizer, 2)
+    assert all((parameter.abs() <= 0.01).all() for parameter in model.parameters())
+
+
 def test_weights_move_between_layers_while_the_budget_stands_still():
     """The first layer's weights are tiny and hopeless; DSR gives its budget to the second."""
     model = two_layers()

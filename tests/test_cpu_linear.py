@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regrow.kernels import team
+from regrow.kernels import cpu_linear, team
 from regrow.kernels.cpu_linear import linear_backward, linear_forward
 from regrow.kernels.densify import densify, values_at
 from regrow.kernels.functions import apply_linear
@@ -62,6 +63,32 @@ def test_without_dx_the_gradient_of_the_values_is_the_same():
     alone = linear_backward(layer.pattern, layer.values, x, dy, needs_input=False)
     assert alone[0] is None
     assert torch.equal(alone[1], linear_backward(layer.pattern, layer.values, x, dy)[1])
+
+
+@given(
+    num_rows=st.integers(1, 70),
+    num_columns=st.integers(1, 70),
+    num_samples=st.integers(1, 150),
+    density=st.sampled_from([0.0, 0.1, 1.0]),
+    block=st.integers(1, 30),
+    lines=st.integers(1, 30),
+)
+@settings(deadline=None, max_examples=60)
+def test_blocks_that_fit_into_the_cache_change_no_bit(num_rows, num_columns, num_samples, density, block, lines):
+    layer = random_layer(num_rows, num_columns, density=density)
+    x, dy = random_tensor(num_samples, num_columns), random_tensor(num_samples, num_rows, seed=2)
+
+    def everything():
+        layer.pattern.plans.clear()
+        y = linear_forward(layer.pattern, layer.values, x, random_tensor(num_rows))
+        return y, *linear_backward(layer.pattern, layer.values, x, dy)
+
+    whole = everything()
+    sizes = {"_BLOCK_BYTES": block * 128 * 8, "_LINES_OF_BLOCK": lines, "_FEWEST_IN_BLOCK": 0}
+    with patch.multiple(cpu_linear, **sizes):
+        in_blocks = everything()
+    for one, other in zip(in_blocks, whole, strict=True):
+        assert torch.equal(one, other)
 
 
 @given(

@@ -11,6 +11,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrize
 
 import regrow
+from regrow.storage.expanding import expanders_of
+from regrow.storage.places import IndexedPlaces
 
 
 class Net(nn.Module):
@@ -185,3 +187,37 @@ def test_transforms_of_torch_func_are_refused_with_a_reason():
     model, x = make(as_one=True), torch.randn(9, 20)
     with pytest.raises(RuntimeError, match=r"call torch\.autograd\.grad instead"):
         torch.func.grad(lambda own: functional_call(model, own, (x,)).sum())(dict(model.named_parameters()))
+
+
+@pytest.mark.parametrize("convert", [nn.Module.half, nn.Module.double])
+def test_a_norm_that_is_converted_on_the_way_is_refused(convert):
+    model = make(as_one=True)
+    y = model(torch.randn(9, 20))
+    convert(model.norm)
+    with pytest.raises(RuntimeError, match="converted between a forward and its backward pass"):
+        y.sum().backward()
+
+
+def test_a_momentum_that_is_a_tensor_is_read_in_every_pass():
+    one, plain = (make(as_one) for as_one in (True, False))
+    for model in (one, plain):
+        model.norm.momentum = torch.tensor(0.5)
+        for batch in (torch.ones(9, 20), 2 * torch.ones(9, 20)):
+            model(batch + torch.arange(9.0)[:, None])
+            model.norm.momentum.fill_(0.1)
+    torch.testing.assert_close(one.norm.running_mean, plain.norm.running_mean)
+
+
+def test_places_that_follow_the_values_from_another_device():
+    """As after `model.cpu()`: the first use of the values brings the places along."""
+
+    class Elsewhere(IndexedPlaces):
+        @property
+        def device(self):
+            return torch.device("cuda", 0)
+
+    model, x = make(as_one=True), torch.randn(9, 20)
+    expected = model(x)
+    pack = expanders_of(model.fc)["weight"].pack
+    pack.places, pack._made_for = [Elsewhere(own.layer, own.units()) for own in pack.places], ()
+    assert torch.equal(model(x), expected)

@@ -161,3 +161,11 @@ def test_an_optimizer_that_gives_parameters_another_memory_in_its_step(method):
     loop = Loop(method, lambda parameters: Moving(parameters, lr=0.1, momentum=0.9, weight_decay=1e-3)).train(6)
     check_invariants(loop.model, loop.optimizer, loop.sparse)
     assert loop.same_as(Loop(method).train(6), **EXACT)
+
+
+def test_the_invariants_are_those_of_the_memory_that_parameters_have_now():
+    loop = Loop(regrow.Static(sparsity=0.8)).train(2)
+    weight = loop.model[0].weight
+    weight.data = weight.data + 1
+    with pytest.raises(AssertionError, match="not 0"):
+        check_invariants(loop.model, loop.optimizer, loop.sparse)

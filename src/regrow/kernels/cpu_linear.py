@@ -17,6 +17,7 @@ from regrow.kernels.team import num_threads_for, run
 
 _LANES, _CHUNK = 16, 16  # as in the kernels
 _FORWARD_TILE, _BACKWARD_TILE = 64, 128  # samples side by side: a tile of sums in registers; long runs to sum over
+_BLOCK_BYTES, _LINES_OF_BLOCK, _FEWEST_IN_BLOCK = 1 << 18, 512, 16
 _MOST_PLANS = 32
 MOST_SAMPLES = 4096  # laid out at once, which bounds the memory that a call takes besides its results
 
@@ -124,13 +125,16 @@ def _plan_forward(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Pla
     work = pattern.num_entries * padded
     num_parts = _num_parts_of_rows(pattern, num_threads_for(work))
     num_laid = pattern.num_columns * (min(padded, _FORWARD_TILE) if num_parts == 1 else padded)
-    num_sums = num_parts * _CHUNK * _FORWARD_TILE
+    block, at_once = _blocks(pattern.num_entries, pattern.num_rows, pattern.num_columns, _FORWARD_TILE, dtype)
+    num_sums = num_parts * at_once * _FORWARD_TILE
     by_row = dtype.itemsize * num_laid
     sums = by_row + dtype.itemsize * pattern.num_entries
     cursors = sums + dtype.itemsize * num_sums
+    reached = cursors + dtype.itemsize * num_parts * pattern.num_columns
     sizes = [pattern.num_rows, pattern.num_columns, num_samples, padded, _FORWARD_TILE]
-    known = array("q", [*pattern.by_row, *pattern.by_column, *sizes, by_row, sums, cursors])
-    room = num_laid + pattern.num_entries + num_sums + num_parts * pattern.num_columns
+    rooms = [by_row, sums, cursors, block, at_once, reached]
+    known = array("q", [*pattern.by_row, *pattern.by_column, *sizes, *rooms])
+    room = num_laid + pattern.num_entries + num_sums + num_parts * (pattern.num_columns + at_once)
     return Plan(num_parts, work, room, padded, _FORWARD_TILE, known, known.buffer_info()[0])
 
 
@@ -146,9 +150,13 @@ def _plan_backward(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Pl
     num_threads = num_threads_for(work)
     num_parts = 4 * num_threads if num_threads > 1 else 1
     num_laid = pattern.num_rows * (min(padded, _BACKWARD_TILE) if num_parts == 1 else padded)
+    block, at_once = _blocks(pattern.num_entries, pattern.num_columns, pattern.num_rows, _BACKWARD_TILE, dtype)
+    num_both = num_parts * 2 * at_once * _BACKWARD_TILE
+    here = dtype.itemsize * num_laid
+    reached = here + dtype.itemsize * num_both
     sizes = [pattern.num_rows, pattern.num_columns, num_samples, padded, _BACKWARD_TILE]
-    known = array("q", [*pattern.by_column, *sizes, dtype.itemsize * num_laid])
-    room = num_laid + num_parts * 2 * _CHUNK * _BACKWARD_TILE
+    known = array("q", [*pattern.by_column, *sizes, here, block, at_once, reached])
+    room = num_laid + num_both + num_parts * at_once
     return Plan(num_parts, work, room, padded, _BACKWARD_TILE, known, known.buffer_info()[0])
 
 
@@ -158,6 +166,18 @@ def backward_pointers(
     """Likewise, with the dx to fill, if any, and the gradient to add to."""
     what = [values.data_ptr(), gradient.data_ptr(), batch.data_ptr(), *batch.stride()]
     return [*what, room.data_ptr(), 0 if dx is None else dx.data_ptr(), dy.data_ptr(), *dy.stride()]
+
+
+def _blocks(num_entries: int, num_lines: int, length: int, tile: int, dtype: torch.dtype) -> tuple[int, int]:
+    """How much of the other side a line of the matrix meets at a time, and how many lines meet it one after the other.
+
+    What all lines read again and again should stay in the cache next to a core. Only where it would not, and lines have
+    entries enough in each block, are there several.
+    """
+    block = _BLOCK_BYTES // (tile * dtype.itemsize)
+    if length <= block or num_entries * block < _FEWEST_IN_BLOCK * num_lines * length:
+        return max(length, 1), _CHUNK
+    return block, _LINES_OF_BLOCK
 
 
 def _round_up(num_samples: int) -> int:

@@ -67,10 +67,12 @@ class Block:
     ) -> tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor]:
         """The gradients of x (or None), the values, what the norm got, its weight and its bias."""
         plan, norm = self._back, self._norm
+        if norm.bias.dtype != kept.dtype or not norm.bias.is_cpu:
+            raise RuntimeError("the norm was converted between a forward and its backward pass; run backward before")
         dy = dy.resolve_neg().contiguous()
         dx = x.new_empty(self._shape[0], self._pattern.num_columns) if needs_input else None
         gradient = torch.zeros_like(values)
-        dh, dweight, dbias = torch.empty_like(dy), torch.empty_like(norm.weight), torch.empty_like(norm.bias)
+        dh, dweight, dbias = torch.empty_like(dy), dy.new_empty(self._shape[1]), dy.new_empty(self._shape[1])
         room, sums = self._room(plan.room, x)
         layer = backward_pointers(values, x, dh, dx, gradient, room)
         own = [

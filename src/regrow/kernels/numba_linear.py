@@ -8,9 +8,9 @@ from numba import types
 from numba.extending import register_jitable
 
 from regrow.kernels.numba_lanes import ahead, pointer, turn_square
-from regrow.kernels.numba_order import first_of, put_in_row_order
+from regrow.kernels.numba_order import first_at, first_of, put_in_row_order
 from regrow.kernels.numba_planes import fill_zeros
-from regrow.kernels.numba_sums import both_gradients, sum_row, values_gradient
+from regrow.kernels.numba_sums import both_gradients, continue_row, sum_row, values_gradient
 
 _CHUNK = 16  # channels turned at once: a cache line of float32
 
@@ -70,8 +70,10 @@ def linear_forward(numbers, part, value, index):
     values, bias, y = pointer(numbers[3], value), pointer(numbers[4], value), pointer(numbers[5], value)
     room, x, step_sample, step_channel = numbers[6], pointer(numbers[7], value), numbers[8], numbers[9]
     tiles, by_row = pointer(room, value), pointer(room + known[9], value)
-    sums = ahead(pointer(room + known[10], value), part * _CHUNK * tile)
+    block, at_once = known[12], known[13]
+    sums = ahead(pointer(room + known[10], value), part * at_once * tile)
     cursors = ahead(pointer(room + known[11], types.int32), part * num_columns)
+    reached = ahead(pointer(room + known[14], types.int32), part * at_once)
 
     r0 = first_of(part, numbers[1], row_starts, num_rows)
     r1 = first_of(part + 1, numbers[1], row_starts, num_rows)
@@ -82,15 +84,21 @@ def linear_forward(numbers, part, value, index):
         if numbers[1] == 1:  # nobody did it before: one thread needs no second start for it, and room for one tile
             source = ahead(x, first * step_sample)
             _lay_out_tile(source, step_sample, step_channel, present, here, width, 0, num_columns)
-        for chunk in range(r0, r1, _CHUNK):
-            end = min(chunk + _CHUNK, r1)
-            for r in range(chunk, end):
-                begin = types.intp(row_starts[r])
-                num = types.intp(row_starts[r + 1]) - begin
-                own, at = ahead(by_row, begin), ahead(columns, begin)
-                into = ahead(sums, (r - chunk) * width)
-                start = bias[r] if numbers[4] else value(0)
-                sum_row(start, own, at, num, width, here, into, width)
+        for chunk in range(r0, r1, at_once):
+            end = min(chunk + at_once, r1)
+            for first_column in range(0, max(num_columns, 1), block):
+                for r in range(chunk, end):
+                    begin = types.intp(row_starts[r] if first_column == 0 else reached[r - chunk])
+                    stop = types.intp(row_starts[r + 1])
+                    if first_column + block < num_columns:
+                        stop = first_at(first_column + block, columns, begin, stop)
+                        reached[r - chunk] = stop
+                    own, at, into = ahead(by_row, begin), ahead(columns, begin), ahead(sums, (r - chunk) * width)
+                    if first_column == 0:
+                        start = bias[r] if numbers[4] else value(0)
+                        sum_row(start, own, at, stop - begin, width, here, into, width)
+                    else:
+                        continue_row(own, at, stop - begin, width, here, into, width)
             _turn(sums, width, 1, ahead(y, first * num_rows + chunk), num_rows, end - chunk, present)
 
 
@@ -115,8 +123,10 @@ def _linear_backward(numbers, part, value, index, needs_input):
     x, step_sample, step_channel = pointer(numbers[5], value), numbers[6], numbers[7]
     tiles, dx = pointer(numbers[8], value), pointer(numbers[9], value)
     dy, step_below, step_row = pointer(numbers[10], value), numbers[11], numbers[12]
-    here = ahead(pointer(numbers[8] + known[7], value), part * 2 * _CHUNK * tile)
-    back = ahead(here, _CHUNK * tile)
+    block, at_once = known[8], known[9]
+    here = ahead(pointer(numbers[8] + known[7], value), part * 2 * at_once * tile)
+    back = ahead(here, at_once * tile)
+    reached = ahead(pointer(numbers[8] + known[10], types.int32), part * at_once)
 
     c0 = first_of(part, numbers[1], col_starts, num_columns)
     c1 = first_of(part + 1, numbers[1], col_starts, num_columns)
@@ -125,21 +135,24 @@ def _linear_backward(numbers, part, value, index, needs_input):
         below = tiles if numbers[1] == 1 else ahead(tiles, first * num_rows)
         if numbers[1] == 1:
             _lay_out_tile(ahead(dy, first * step_below), step_below, step_row, present, below, width, 0, num_rows)
-        for chunk in range(c0, c1, _CHUNK):
-            num_channels = min(_CHUNK, c1 - chunk)
+        for chunk in range(c0, c1, at_once):
+            num_channels = min(at_once, c1 - chunk)
             source = ahead(x, first * step_sample + chunk * step_channel)
-            _turn_in(source, step_sample, step_channel, present, here, width, num_channels)
+            _lay_out_tile(source, step_sample, step_channel, present, here, width, 0, num_channels)
             if needs_input:
                 fill_zeros(back, num_channels * width)
-            for i in range(num_channels):
-                begin = types.intp(col_starts[chunk + i])
-                num = types.intp(col_starts[chunk + i + 1]) - begin
-                at, into = ahead(rows, begin), ahead(gradient, begin)
-                own = ahead(here, i * width)
-                if needs_input:
-                    out = ahead(back, i * width)
-                    both_gradients(ahead(values, begin), at, num, below, width, own, out, into, width)
-                else:
-                    values_gradient(at, num, below, width, own, into, width)
+            for first_row in range(0, num_rows, block):
+                for i in range(num_channels):
+                    begin = types.intp(col_starts[chunk + i] if first_row == 0 else reached[i])
+                    stop = types.intp(col_starts[chunk + i + 1])
+                    if first_row + block < num_rows:
+                        stop = first_at(first_row + block, rows, begin, stop)
+                        reached[i] = stop
+                    at, into, own = ahead(rows, begin), ahead(gradient, begin), ahead(here, i * width)
+                    if needs_input:
+                        out = ahead(back, i * width)
+                        both_gradients(ahead(values, begin), at, stop - begin, below, width, own, out, into, width)
+                    else:
+                        values_gradient(at, stop - begin, below, width, own, into, width)
             if needs_input:
                 _turn(back, width, 1, ahead(dx, first * num_columns + chunk), num_columns, num_channels, present)

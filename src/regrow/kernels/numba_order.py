@@ -116,7 +116,7 @@ def first_of(part, num_parts, starts, length):
 def put_in_row_order(values, by_row, row_starts, columns, col_starts, rows, num_columns, first, last, cursors):
     """The values of the rows from `first` up to `last` from column order to row order."""
     for c in range(num_columns):
-        cursors[c] = _first_at(first, rows, types.intp(col_starts[c]), types.intp(col_starts[c + 1]))
+        cursors[c] = first_at(first, rows, types.intp(col_starts[c]), types.intp(col_starts[c + 1]))
     for i in range(types.intp(row_starts[first]), types.intp(row_starts[last])):
         c = types.intp(columns[i])
         by_row[i] = values[cursors[c]]
@@ -124,7 +124,7 @@ def put_in_row_order(values, by_row, row_starts, columns, col_starts, rows, num_
 
 
 @register_jitable
-def _first_at(row, rows, begin, end):
+def first_at(row, rows, begin, end):
     """The first of a column's entries that is not above a row; without branches, which nobody could predict."""
     num = end - begin if row > 0 else 0
     while num > 0:

@@ -32,6 +32,20 @@ def sum_row(start, values, places, num, step, x, y, width):
 
 
 @register_jitable
+def continue_row(values, places, num, step, x, y, width):
+    """y[lane] + the sum over further entries of the row, likewise."""
+    lane = 0
+    while lane + 64 <= width:
+        store(add_row(load(zeros(y, 64), y, lane), values, places, num, step, ahead(x, lane)), y, lane)
+        lane += 64
+    if lane + 32 <= width:
+        store(add_row(load(zeros(y, 32), y, lane), values, places, num, step, ahead(x, lane)), y, lane)
+        lane += 32
+    if lane < width:
+        store(add_row(load(zeros(y, 16), y, lane), values, places, num, step, ahead(x, lane)), y, lane)
+
+
+@register_jitable
 def both_gradients(values, rows, num, dy, step, x, dx, gradient, width):
     """For entries of one column: dx += value * dy[row], gradient += <x, dy[row]>; each load of dy serves both."""
     none = zeros(x, 16)

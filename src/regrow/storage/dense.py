@@ -103,8 +103,8 @@ class DenseStorage:
     def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
         """Of each layer its weights and their optimizer state."""
         return {
-            layer.name: [weight, *state_like(optimizer, parameter)]
-            for layer, weight, parameter in zip(self.layers, self.weights, self.parameters, strict=True)
+            layer.name: [parameter.detach(), *state_like(optimizer, parameter)]
+            for layer, parameter in zip(self.layers, self.parameters, strict=True)
         }
 
     @property

@@ -39,7 +39,9 @@ def linear_norm(linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, *, relu: boo
 
 def _ask_no_more(linear: nn.Module, norm: nn.BatchNorm1d, x: Tensor) -> bool:
     """Whether nothing is asked of the layers but what the block does."""
-    if type(norm) is not nn.BatchNorm1d or not norm.training or not norm.track_running_stats or norm.momentum is None:
+    if type(norm) is not nn.BatchNorm1d or not norm.training or not norm.track_running_stats:
+        return False
+    if not isinstance(norm.momentum, (int, float)) or not isinstance(norm.eps, (int, float)):
         return False
     if type(x) is not Tensor or not x.is_cpu or x.is_neg():
         return False
@@ -58,8 +60,9 @@ def _has_hooks(module: nn.Module) -> bool:
 def _case(slot: Slot, linear: nn.Module, norm: nn.Module) -> tuple[Any, ...]:
     """All that a block is made of, but for the batch."""
     own, of_norm, of_batches = linear._parameters, norm._parameters, norm._buffers
+    values = slot.piece()  # first: places may follow it from another device
     return (
-        type(linear), slot.places, slot.piece(), own.get("bias"), of_norm.get("weight"), of_norm.get("bias"),
+        type(linear), slot.places, values, own.get("bias"), of_norm.get("weight"), of_norm.get("bias"),
         of_batches.get("running_mean"), of_batches.get("running_var"), of_batches.get("num_batches_tracked"),
     )  # fmt: skip
 
