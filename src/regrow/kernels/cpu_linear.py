@@ -17,7 +17,8 @@ from regrow.kernels.team import num_threads_for, run
 
 _LANES, _CHUNK = 16, 16  # as in the kernels
 _FORWARD_TILE, _BACKWARD_TILE = 64, 128  # samples side by side: a tile of sums in registers; long runs to sum over
-_BLOCK_BYTES, _LINES_OF_BLOCK, _FEWEST_IN_BLOCK = 1 << 18, 512, 16
+_BLOCK_BYTES = 1 << 18  # half of what a core has in its second cache, mostly
+_LINES_OF_BLOCK, _FEWEST_IN_BLOCK = 512, 16  # measured: more lines or smaller blocks gain nothing
 _MOST_PLANS = 32
 MOST_SAMPLES = 4096  # laid out at once, which bounds the memory that a call takes besides its results
 
@@ -132,8 +133,8 @@ def _plan_forward(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Pla
     cursors = sums + dtype.itemsize * num_sums
     reached = cursors + dtype.itemsize * num_parts * pattern.num_columns
     sizes = [pattern.num_rows, pattern.num_columns, num_samples, padded, _FORWARD_TILE]
-    rooms = [by_row, sums, cursors, block, at_once, reached]
-    known = array("q", [*pattern.by_row, *pattern.by_column, *sizes, *rooms])
+    rooms = [by_row, sums, cursors, reached]
+    known = array("q", [*pattern.by_row, *pattern.by_column, *sizes, block, at_once, *rooms])
     room = num_laid + pattern.num_entries + num_sums + num_parts * (pattern.num_columns + at_once)
     return Plan(num_parts, work, room, padded, _FORWARD_TILE, known, known.buffer_info()[0])
 
@@ -155,7 +156,7 @@ def _plan_backward(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Pl
     here = dtype.itemsize * num_laid
     reached = here + dtype.itemsize * num_both
     sizes = [pattern.num_rows, pattern.num_columns, num_samples, padded, _BACKWARD_TILE]
-    known = array("q", [*pattern.by_column, *sizes, here, block, at_once, reached])
+    known = array("q", [*pattern.by_column, *sizes, block, at_once, here, reached])
     room = num_laid + num_both + num_parts * at_once
     return Plan(num_parts, work, room, padded, _BACKWARD_TILE, known, known.buffer_info()[0])
 

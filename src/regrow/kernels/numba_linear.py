@@ -69,10 +69,10 @@ def linear_forward(numbers, part, value, index):
     num_rows, num_columns, num_samples, padded, tile = known[4], known[5], known[6], known[7], known[8]
     values, bias, y = pointer(numbers[3], value), pointer(numbers[4], value), pointer(numbers[5], value)
     room, x, step_sample, step_channel = numbers[6], pointer(numbers[7], value), numbers[8], numbers[9]
-    tiles, by_row = pointer(room, value), pointer(room + known[9], value)
-    block, at_once = known[12], known[13]
-    sums = ahead(pointer(room + known[10], value), part * at_once * tile)
-    cursors = ahead(pointer(room + known[11], types.int32), part * num_columns)
+    block, at_once = known[9], known[10]
+    tiles, by_row = pointer(room, value), pointer(room + known[11], value)
+    sums = ahead(pointer(room + known[12], value), part * at_once * tile)
+    cursors = ahead(pointer(room + known[13], types.int32), part * num_columns)
     reached = ahead(pointer(room + known[14], types.int32), part * at_once)
 
     r0 = first_of(part, numbers[1], row_starts, num_rows)
@@ -123,8 +123,8 @@ def _linear_backward(numbers, part, value, index, needs_input):
     x, step_sample, step_channel = pointer(numbers[5], value), numbers[6], numbers[7]
     tiles, dx = pointer(numbers[8], value), pointer(numbers[9], value)
     dy, step_below, step_row = pointer(numbers[10], value), numbers[11], numbers[12]
-    block, at_once = known[8], known[9]
-    here = ahead(pointer(numbers[8] + known[7], value), part * 2 * at_once * tile)
+    block, at_once = known[7], known[8]
+    here = ahead(pointer(numbers[8] + known[9], value), part * 2 * at_once * tile)
     back = ahead(here, at_once * tile)
     reached = ahead(pointer(numbers[8] + known[10], types.int32), part * at_once)
 
