@@ -18,7 +18,7 @@ from regrow.kernels.team import num_threads_for, run
 _LANES, _CHUNK = 16, 16  # as in the kernels
 _FORWARD_TILE, _BACKWARD_TILE = 64, 128  # samples side by side: a tile of sums in registers; long runs to sum over
 _BLOCK_BYTES = 1 << 18  # half of what a core has in its second cache, mostly
-_LINES_OF_BLOCK, _FEWEST_IN_BLOCK = 512, 16  # measured: fewer lines or smaller blocks gain less
+_LINES_OF_BLOCK, _FEWEST_IN_BLOCK = 256, 32  # measured: with fewer lines or entries there is nothing to gain
 _MOST_PLANS = 32
 MOST_SAMPLES = 4096  # laid out at once, which bounds the memory that a call takes besides its results
 
@@ -201,4 +201,4 @@ def _num_parts_of_rows(pattern: Pattern, num_threads: int) -> int:
     """Every part searches all columns for its first row, which should be little beside its own entries."""
     if num_threads == 1:
         return 1
-    return max(num_threads, min(4 * num_threads, pattern.num_entries // (8 * pattern.num_columns + 1)))
+    return max(num_threads, min(4 * num_threads, pattern.num_entries // (32 * pattern.num_columns + 1)))
