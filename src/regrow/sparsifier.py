@@ -136,9 +136,10 @@ class Sparsifier:
         self._step = step
         self._gradients.drop()
         self._expect_growth()
-        if record is not None or self.on_rewire:
-            with torch.no_grad():
-                self._note(record) if record is not None else self._note_lone_walk()
+        if record is not None:
+            self._note(record)
+        elif self.on_rewire:
+            self._note_lone_walk()
 
     @torch.no_grad()
     def _walk_and_rewire(self, step: int, is_replayed: bool) -> Rewiring | None:
@@ -158,6 +159,7 @@ class Sparsifier:
         self._gradients.forget()
         self._alone.record()
 
+    @torch.no_grad()
     def _note(self, record: Rewiring) -> None:
         self._history.add(record)
         for callback in self.on_rewire:

@@ -100,28 +100,23 @@ def start(kernel: str, pattern: Pattern, plan: Plan, batch: Tensor, room: Tensor
     run(kernel, room.dtype, pattern.rows.dtype, plan.num_parts, [plan.address, *pointers], plan.work)
 
 
+def _remembered(make: Callable[[Pattern, int, torch.dtype], Plan]) -> Callable[[Pattern, int, torch.dtype], Plan]:
+    """Work plans out once: most batches have the size of the last one."""
+
+    def plan_for(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
+        key = make, num_samples, dtype, torch.get_num_threads()
+        plan: Plan | None = pattern.plans.get(key)
+        if plan is None:
+            if len(pattern.plans) >= _MOST_PLANS:
+                pattern.plans.clear()
+            plan = pattern.plans[key] = make(pattern, num_samples, dtype)
+        return plan
+
+    return plan_for
+
+
+@_remembered
 def forward_plan(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
-    return _remembered(_plan_forward, pattern, num_samples, dtype)
-
-
-def backward_plan(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
-    return _remembered(_plan_backward, pattern, num_samples, dtype)
-
-
-def _remembered(
-    make: Callable[[Pattern, int, torch.dtype], Plan], pattern: Pattern, num_samples: int, dtype: torch.dtype
-) -> Plan:
-    """Most batches have the size of the last one."""
-    key = make, num_samples, dtype, torch.get_num_threads()
-    plan: Plan | None = pattern.plans.get(key)
-    if plan is None:
-        if len(pattern.plans) >= _MOST_PLANS:
-            pattern.plans.clear()
-        plan = pattern.plans[key] = make(pattern, num_samples, dtype)
-    return plan
-
-
-def _plan_forward(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
     padded = _round_up(num_samples)
     work = pattern.num_entries * padded
     num_parts = _num_parts_of_rows(pattern, num_threads_for(work))
@@ -145,7 +140,8 @@ def forward_pointers(values: Tensor, batch: Tensor, bias: Tensor | None, y: Tens
     return [values.data_ptr(), own, y.data_ptr(), room.data_ptr(), batch.data_ptr(), *batch.stride()]
 
 
-def _plan_backward(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
+@_remembered
+def backward_plan(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
     padded = _round_up(num_samples)
     work = 2 * pattern.num_entries * padded
     num_threads = num_threads_for(work)

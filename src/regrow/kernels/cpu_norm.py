@@ -42,6 +42,7 @@ class Block:
         self._num_parts = min(num_threads_for(self._work), max(1, pattern.num_rows // 64))
         self._settings = array("d", [norm.epsilon, norm.momentum, 0.0 if norm.relu else -torch.inf])
         self._known = array("q", [*self._shape, self._settings.buffer_info()[0]])
+        self._address = self._known.buffer_info()[0]
 
     def forward(self, values: Tensor, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """(y, what the way back needs) of a batch [samples, channels]: what the norm got, then its own numbers."""
@@ -52,7 +53,7 @@ class Block:
         bias = bias_for(self._pattern, bias)
         layer = forward_pointers(values, x, bias, kept, room)
         own = [
-            self._known.buffer_info()[0], kept.data_ptr(), y.data_ptr(), norm.weight.data_ptr(), norm.bias.data_ptr(),
+            self._address, kept.data_ptr(), y.data_ptr(), norm.weight.data_ptr(), norm.bias.data_ptr(),
             norm.mean.data_ptr(), norm.variance.data_ptr(), norm.num_batches.data_ptr(), sums,
         ]  # fmt: skip
         if plan.num_parts == self._num_parts == 1:
@@ -76,7 +77,7 @@ class Block:
         room, sums = self._room(plan.room, x)
         layer = backward_pointers(values, x, dh, dx, gradient, room)
         own = [
-            self._known.buffer_info()[0], kept.data_ptr(), dy.data_ptr(), dh.data_ptr(), dweight.data_ptr(),
+            self._address, kept.data_ptr(), dy.data_ptr(), dh.data_ptr(), dweight.data_ptr(),
             dbias.data_ptr(), norm.bias.data_ptr(), sums,
         ]  # fmt: skip
         kind = "values" if dx is None else "both"

@@ -1,4 +1,4 @@
-"""What runs are called: runs that differ in more than seed, sparsity and length do not share a label.
+"""What runs are called: runs that differ in more than seed, sparsity, length and, maybe, storage never share a label.
 
 A label is the paper's name of the method, followed by everything in which the run departs from the paper's settings for
 its network and method: in words where there are some, else as `key=value`.
