@@ -127,6 +127,18 @@ def test_a_parent_is_as_wide_as_its_child():
     assert parent.width == 0.5
 
 
+def test_a_parent_is_stored_as_its_child_unless_told_otherwise():
+    def stored(parent: dict) -> str:
+        start = {"topology": "final", "run": {"method": "DSR", **parent}}
+        ticket = make_config({"method": "Static", "sparsity": 0.9, "storage": "packed", "start": start})
+        found = parent_of(ticket)
+        assert found is not None
+        return found.storage
+
+    assert stored({}) == "packed"
+    assert stored({"storage": "dense"}) == "dense"
+
+
 def test_sparsity_means_nothing_to_a_full_dense_run():
     assert make_config({"method": "Dense", "sparsity": 0.9}) == make_config({"method": "Dense"})
 

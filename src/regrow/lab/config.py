@@ -161,6 +161,7 @@ def parent_of(config: Config) -> Config | None:
         "epochs": config.epochs,
         "batch_size": config.batch_size,
         "precision": config.precision,
+        "storage": config.storage,
     }
     if config.width != "thin":
         mine["width"] = config.width
