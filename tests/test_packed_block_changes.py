@@ -175,10 +175,12 @@ def test_nothing_keeps_a_model_that_nobody_has():
     assert gone() is None
 
 
-def test_another_memory_of_the_same_parameter_is_seen():
+@pytest.mark.parametrize("name", ["weight", "running_mean", "running_var"])
+def test_another_memory_of_the_same_tensor_is_seen(name):
     model, x = make(as_one=True), torch.randn(9, 20)
     model(x)
-    model.norm.weight.data = model.norm.weight.data[:2].clone()
+    tensor = getattr(model.norm, name)
+    tensor.data = tensor.data[:2].clone()
     with pytest.raises(RuntimeError, match="33 elements not 2"):  # torch's own words
         model(x)
 

@@ -73,13 +73,12 @@ def _block(
     """The layer and its norm as one, if the kernels can read all of these tensors.
 
     The last block is remembered with the layer: looking closer in every pass would cost as much as the kernels do. It
-    serves as long as all that it is made of is the same; and parameters of a converted module are the same, with
-    another memory.
+    serves as long as all that it is made of is the same, and in the same memory, which a converted tensor has not.
     """
     _, places, values, bias, weight, shift, mean, variance, num_batches = case
     if weight is None or shift is None or (bias is not None and (bias.dtype != x.dtype or not bias.is_cpu)):
         return None
-    memory = weight.data_ptr(), shift.data_ptr()
+    memory = [tensor.data_ptr() for tensor in case[4:] if tensor is not None]
     size = x.shape, x.dtype, torch.get_num_threads(), norm.eps, norm.momentum, relu, memory
     last: tuple[Any, Any, Block | None] = slot.pack.blocks.get(slot.number, _NO_BLOCK)
     known, known_size, block = last
