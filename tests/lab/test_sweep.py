@@ -4,10 +4,13 @@ import io
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from small_runs import assert_same_result, small
 
@@ -148,6 +151,25 @@ def test_an_interrupted_sweep_saves_what_runs_and_says_what_is_left(tmp_path: Pa
     assert sorted(outcome.stopped) == sorted([first.id, second.id])
     assert "stopped at step" in said
     assert (tmp_path / first.id / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_of_a_sweep_loses_nothing(number: signal.Signals, tmp_path: Path):
+    experiment, runs = tmp_path / "two.toml", tmp_path / "runs"
+    experiment.write_text(
+        'data = "synthetic"\nepochs = 4000\nmethod = "DSR"\nsparsity = 0.9\ngrid.seed = [0, 1]\nbatch_size = 50\n'
+    )
+    command = [sys.executable, "-m", "regrow", "sweep", str(experiment), "--jobs", "2", "--runs", str(runs)]
+    process = subprocess.Popen([*command, "--save-every", "1000"], start_new_session=True, stderr=subprocess.PIPE)
+    while len(list(runs.glob("*/metrics.csv"))) < 2:  # written when an epoch is over, not earlier
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, number)
+    said = process.communicate()[1].decode()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert said.count("stopped at step") == 2
+    assert len(list(runs.glob("*/checkpoint.pt"))) == 2
 
 
 def test_the_board_shows_a_line_for_every_run():

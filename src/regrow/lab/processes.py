@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,12 @@ class _Worker:
     def __init__(self, config: Config, root: Path, options: Options) -> None:
         self.id = config.id
         self._said: str | None = None
-        self._told_to_stop = False
+        self._has_begun = self._told_to_stop = False
         context = multiprocessing.get_context("spawn")
         self.connection, other_end = context.Pipe(duplex=False)
         plain = replace(options, on_progress=_nobody, should_stop=_never)
         self._process = context.Process(target=_work, args=(config.settings(), root, plain, other_end))
+        resource_tracker.ensure_running()  # or the first worker would start it, which lets signals through again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: the parent decides on a Ctrl-C
         self._process.start()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -59,9 +61,11 @@ class _Worker:
             message: Any = self.connection.recv()
         except EOFError:
             self._process.join()
-            silent = "stopped before it began" if self._told_to_stop else f"died (exit code {self._process.exitcode})"
+            was_early = self._told_to_stop and not self._has_begun
+            silent = "stopped before it began" if was_early else f"died (exit code {self._process.exitcode})"
             return self._said or silent
         if isinstance(message, Progress):
+            self._has_begun = True
             board.update(self.id, message)
         else:
             self._said = message
@@ -75,9 +79,9 @@ class _Worker:
 
 
 def _work(settings: dict[str, Any], root: Path, options: Options, line: Connection) -> None:
-    """What a worker process does: train, and tell."""
+    """What a worker does: train, and tell. A signal to all processes of a sweep reaches it twice: itself, by its parent."""
     config = read_config(settings)
-    with stop_on_signals(signal.SIGTERM) as should_stop:
+    with stop_on_signals(signal.SIGTERM, second_counts=False) as should_stop:
         parent_is_gone = False
 
         def tell(progress: Progress) -> None:
