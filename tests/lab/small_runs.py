@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from regrow.lab.config import Config, make_config
 from regrow.lab.paper import merge
 from regrow.lab.runs import read_run
+from regrow.lab.train import Options, Stopped, train
 
 SMALL = {"data": "synthetic", "epochs": 2, "batch_size": 200, "method": {"name": "DSR", "sparsity": 0.9}}
 SAME = ("initial_weights", "initial_topology", "final_weights", "final_topology")
@@ -20,6 +22,13 @@ def small(**settings: Any) -> Config:
     if config["method"]["name"] in ("DSR", "SET"):
         config = merge({"method": {"period": 4}}, config)
     return make_config(config)
+
+
+def stop_after(step: int, config: Config, root: Path) -> None:
+    """Train for some steps, and stop as if asked to."""
+    steps = iter(range(1, 1000))
+    with pytest.raises(Stopped):
+        train(config, root, Options(threads=1, should_stop=lambda: next(steps) == step))
 
 
 def assert_same_result(one: Path, other: Path) -> None:

@@ -1,6 +1,5 @@
 """One run, from its config to its finished folder; stopped, killed, damaged and resumed."""
 
-import errno
 import os
 import random
 import shutil
@@ -15,9 +14,8 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from small_runs import assert_same_result, small
+from small_runs import assert_same_result, small, stop_after
 
-from regrow.lab import train as train_module
 from regrow.lab.runs import BadRun, RunFolder, find_runs, read_run
 from regrow.lab.train import Options, Stopped, train
 from regrow.lab.training import NotFinite
@@ -180,80 +178,30 @@ def test_a_second_process_on_the_same_folder_stops(tmp_path: Path):
         train(config, tmp_path, Options())
 
 
-@pytest.mark.parametrize("name", ["checkpoint.pt", "metrics.csv", "history.csv", "config.json"])
-@pytest.mark.parametrize("how", ["cut short", "scrambled"])
-def test_a_damaged_file_is_named_and_never_overwritten(name: str, how: str, tmp_path: Path):
+def test_a_run_that_goes_on_elsewhere_says_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     config = small()
-    steps = iter(range(1000))
-    with pytest.raises(Stopped):
-        train(config, tmp_path, Options(threads=1, should_stop=lambda: next(steps) == 15))
-    path = tmp_path / config.id / name
-    content = path.read_bytes()
-    middle = len(content) // 2
-    damaged = content[:middle] if how == "cut short" else content[:middle] + b'"\0\xff' * 5 + content[middle + 15 :]
-    path.write_bytes(damaged)
-    with pytest.raises(BadRun, match=name):
-        train(config, tmp_path, Options(threads=1))
-    assert path.read_bytes() == damaged
-
-
-def test_a_checkpoint_of_another_version_or_run_is_refused(tmp_path: Path):
-    config = small()
-    count = iter(range(1000))
-    with pytest.raises(Stopped):
-        train(config, tmp_path, Options(threads=1, should_stop=lambda: next(count) == 5))
-    path = tmp_path / config.id / "checkpoint.pt"
-    saved = torch.load(path, weights_only=True)
-    torch.save({**saved, "id": "other"}, path)
-    with pytest.raises(BadRun, match="belongs to another run, other"):
-        train(config, tmp_path, Options(threads=1))
-    del saved["format"]
-    torch.save(saved, path)
-    with pytest.raises(BadRun, match="another version of regrow"):
-        train(config, tmp_path, Options(threads=1))
-
-
-def test_a_folder_of_another_version_or_run_is_refused(run_small: Callable[..., Path], tmp_path: Path):
-    folder = RunFolder(run_small())
-    content = folder.read_json("config.json")
-    folder.write_json("config.json", {**content, "format": 99})
-    with pytest.raises(BadRun, match="format 99"):
-        run_small()
-    other = small(seed=5)
-    folder.write_json("config.json", {**content, "config": other.settings()})
-    with pytest.raises(BadRun, match="belongs to another run"):
-        run_small()
-
-
-def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    config = small()
-    steps = iter(range(1000))
-    with pytest.raises(Stopped):
-        train(config, tmp_path, Options(threads=1, should_stop=lambda: next(steps) == 5))
-    path = tmp_path / config.id / "checkpoint.pt"
-    before = path.read_bytes()
-
-    def full(state: object, file: object) -> None:
-        file.write(b"some bytes")  # type: ignore[attr-defined]
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_module.torch, "save", full)
-        with pytest.raises(OSError, match="No space left"):
-            train(config, tmp_path, Options(threads=1, save_every=0))
-    assert path.read_bytes() == before
-    assert sorted(p.name for p in path.parent.glob(".*")) == []
+    for step, revision in ((5, "one"), (6, "two"), (7, "two")):
+        monkeypatch.setenv("REGROW_REVISION", revision)
+        stop_after(step, config, tmp_path)
     train(config, tmp_path, Options(threads=1))
+    summary = RunFolder(tmp_path / config.id).summary()
+    assert summary is not None
+    assert summary["provenance"]["revision"] == "one, then two"
+    assert summary["provenance"]["threads"] == 1
 
 
-def test_damaged_runs_are_named_and_the_others_found(run_small: Callable[..., Path], tmp_path: Path):
-    good, bad = run_small(), run_small(seed=1)
-    (bad / "summary.json").write_text("{")
-    short = run_small(seed=2)
-    lines = (short / "metrics.csv").read_text().splitlines(keepends=True)
-    (short / "metrics.csv").write_text("".join(lines[:-1]))
-    runs, problems = find_runs([tmp_path])
-    assert [run.config.id for run in runs] == [good.name]
-    assert len(problems) == 2
-    assert str(bad / "summary.json") in problems[0]
-    assert "1 epochs of 2" in problems[1]
+def test_the_threads_of_a_run_are_its_own(tmp_path: Path):
+    before = torch.get_num_threads()
+    stop_after(5, small(), tmp_path)
+    torch.set_num_threads(2)
+    try:
+        train(small(), tmp_path, Options())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_run_that_is_refused_leaves_no_run_behind(tmp_path: Path):
+    with pytest.raises(ValueError, match="batch_size"):
+        train(small(batch_size=9999), tmp_path, Options(threads=1))
+    assert find_runs([tmp_path]) == ([], [])

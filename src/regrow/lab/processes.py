@@ -79,7 +79,7 @@ class _Worker:
 
 
 def _work(settings: dict[str, Any], root: Path, options: Options, line: Connection) -> None:
-    """What a worker does: train, and tell. A signal to all processes of a sweep reaches it twice: itself, by its parent."""
+    """What a worker does: train, and tell. A signal to a whole sweep reaches it twice: by itself and by its parent."""
     config = read_config(settings)
     with stop_on_signals(signal.SIGTERM, second_counts=False) as should_stop:
         parent_is_gone = False

@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,11 +18,26 @@ def collect(device: torch.device) -> dict[str, Any]:
         "regrow": _version("regrow"),
         "revision": _revision(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "host": _processor(),
     }
+
+
+def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run was made with that goes on elsewhere, or with another version.
+
+    >>> joined({"torch": "2.11", "device": "cpu"}, {"torch": "2.13", "device": "cpu"})
+    {'torch': '2.11, then 2.13', 'device': 'cpu'}
+    """
+
+    def both(key: str) -> Any:
+        first, last = before.get(key, now[key]), now[key]
+        is_same = first == last or str(first).endswith(f", then {last}")
+        return first if is_same else f"{first or 'unknown'}, then {last or 'unknown'}"
+
+    return {key: both(key) for key in now}
 
 
 def now() -> str:

@@ -67,13 +67,13 @@ class RunFolder:
         except BadRun:
             return False
 
+    def check(self, config: Config) -> None:
+        """Refuse the folder of another run."""
+        if self.file("config.json").exists() and (found := self.config()) != config:
+            raise BadRun(f"{self.file('config.json')} belongs to another run, {found.id}; use another folder")
+
     def claim(self, config: Config) -> None:
-        """Make the folder that of this run, or check that it is."""
-        if self.file("config.json").exists():
-            found = self.config()
-            if found != config:
-                raise BadRun(f"{self.file('config.json')} belongs to another run, {found.id}; use another folder")
-            return
+        """Make the folder that of this run."""
         self.write_json("config.json", {"format": FORMAT, "id": config.id, "config": config.settings()})
 
     @contextmanager

@@ -1,5 +1,7 @@
 """Training one run, from its config to its finished folder: read top to bottom."""
 
+import io
+import pickle
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -58,15 +60,19 @@ class Options:
 
 def train(config: Config, root: Path, options: Options) -> None:
     """Train a run in its folder under `root`; one that was interrupted goes on, one that is finished is left alone."""
-    for _ in on_own_stream(train_by_steps(config, root, options), options.device):
-        pass
+    threads = torch.get_num_threads()
+    try:
+        for _ in on_own_stream(train_by_steps(config, root, options), options.device):
+            pass
+    finally:
+        torch.set_num_threads(threads)  # a run that goes on may have taken its own
 
 
 def train_by_steps(config: Config, root: Path, options: Options) -> Iterator[None]:
     """The same, with a pause after every step, so that several runs can take turns."""
     folder = RunFolder(root / config.id)
     with folder.lock():
-        folder.claim(config)
+        folder.check(config)
         if not folder.is_finished:
             yield from _train(config, folder, options)
 
@@ -93,12 +99,13 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
         torch.set_num_threads(threads)
     torch.backends.cudnn.deterministic = True  # or convolutions would add up in another order each time
     device = torch.device(options.device)
-    made_with = provenance.collect(device)
+    made_with = provenance.joined(saved.get("made_with", {}) if saved else {}, provenance.collect(device))
     data = _data(config.data, device)
     beginning = begin(config, data, folder.path.parent)
     initial_weights = {name: value.clone() for name, value in beginning.model.state_dict().items()}
     is_compiled = saved["is_compiled"] if saved else options.compiles
     training = Training(config, data, device, beginning, is_compiled)
+    folder.claim(config)
     if saved:
         training.load(saved)
     else:
@@ -119,10 +126,10 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
             if is_time_to_tell():
                 options.on_progress(_progress(training))
             if options.should_stop():
-                _save(folder, training)
+                _save(folder, training, made_with)
                 raise Stopped(f"stopped at step {training.step} of {training.num_steps}; run it again to go on")
             if is_time_to_save():
-                _save(folder, training)
+                _save(folder, training, made_with)
             yield
         training.finish_epoch(*steps.evaluate())
         training.seconds = time.monotonic() - began
@@ -183,11 +190,13 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
     folder.file("checkpoint.pt").unlink(missing_ok=True)
 
 
-def _save(folder: RunFolder, training: Training) -> None:
+def _save(folder: RunFolder, training: Training, made_with: Settings) -> None:
     """Write a checkpoint, but never over a good one with a network that went astray."""
     training.check_finite()
     _write_tables(folder, training)
-    write_atomically(folder.file("checkpoint.pt"), lambda file: torch.save(training.state(), file))
+    content = io.BytesIO()  # torch would not tell that a disk is full
+    torch.save({**training.state(), "made_with": made_with}, content)
+    write_atomically(folder.file("checkpoint.pt"), lambda file: file.write(content.getbuffer()))
 
 
 def _read_checkpoint(folder: RunFolder, config: Config) -> dict[str, Any] | None:
@@ -202,7 +211,7 @@ def _read_checkpoint(folder: RunFolder, config: Config) -> dict[str, Any] | None
             if broken := archive.testzip():
                 raise zipfile.BadZipFile(f"its part {broken} does not match its checksum")
         saved: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-    except (zipfile.BadZipFile, RuntimeError, EOFError, ValueError) as error:
+    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         raise BadRun(f"{path} is damaged ({error}); delete it to train this run from the start") from None
     if saved.get("format") != STATE_FORMAT:
         raise BadRun(f"{path} is of another version of regrow; delete it to train this run from the start")

@@ -1,0 +1,83 @@
+"""Folders of runs that something happened to: named, never overwritten, and no trouble for others."""
+
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import small, stop_after
+
+from regrow.lab.runs import BadRun, RunFolder, find_runs
+from regrow.lab.train import Options, train
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "metrics.csv", "history.csv", "config.json"])
+@pytest.mark.parametrize("how", ["cut short", "scrambled"])
+def test_a_damaged_file_is_named_and_never_overwritten(name: str, how: str, tmp_path: Path):
+    config = small()
+    stop_after(15, config, tmp_path)
+    path = tmp_path / config.id / name
+    content = path.read_bytes()
+    middle = len(content) // 2
+    damaged = content[:middle] if how == "cut short" else content[:middle] + b'"\0\xff' * 5 + content[middle + 15 :]
+    path.write_bytes(damaged)
+    with pytest.raises(BadRun, match=name):
+        train(config, tmp_path, Options(threads=1))
+    assert path.read_bytes() == damaged
+
+
+def test_a_checkpoint_of_another_version_or_run_is_refused(tmp_path: Path):
+    config = small()
+    stop_after(5, config, tmp_path)
+    path = tmp_path / config.id / "checkpoint.pt"
+    saved = torch.load(path, weights_only=True)
+    torch.save({**saved, "id": "other"}, path)
+    with pytest.raises(BadRun, match="belongs to another run, other"):
+        train(config, tmp_path, Options(threads=1))
+    del saved["format"]
+    torch.save(saved, path)
+    with pytest.raises(BadRun, match="another version of regrow"):
+        train(config, tmp_path, Options(threads=1))
+
+
+def test_a_folder_of_another_version_or_run_is_refused(run_small: Callable[..., Path], tmp_path: Path):
+    folder = RunFolder(run_small())
+    content = folder.read_json("config.json")
+    folder.write_json("config.json", {**content, "format": 99})
+    with pytest.raises(BadRun, match="format 99"):
+        run_small()
+    other = small(seed=5)
+    folder.write_json("config.json", {**content, "config": other.settings()})
+    with pytest.raises(BadRun, match="belongs to another run"):
+        run_small()
+
+
+def test_no_room_for_a_checkpoint_leaves_the_last_one(tmp_path: Path):
+    config = small()
+    stop_after(5, config, tmp_path)
+    path = tmp_path / config.id / "checkpoint.pt"
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            train(config, tmp_path, Options(threads=1, save_every=0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in path.parent.glob(".*")) == []
+    train(config, tmp_path, Options(threads=1))
+
+
+def test_damaged_runs_are_named_and_the_others_found(run_small: Callable[..., Path], tmp_path: Path):
+    good, bad = run_small(), run_small(seed=1)
+    (bad / "summary.json").write_text("{")
+    short = run_small(seed=2)
+    lines = (short / "metrics.csv").read_text().splitlines(keepends=True)
+    (short / "metrics.csv").write_text("".join(lines[:-1]))
+    runs, problems = find_runs([tmp_path])
+    assert [run.config.id for run in runs] == [good.name]
+    assert len(problems) == 2
+    assert str(bad / "summary.json") in problems[0]
+    assert "1 epochs of 2" in problems[1]
