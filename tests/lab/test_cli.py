@@ -143,11 +143,19 @@ def test_benchmarks_measure_every_case_and_keep_it(command: str, tmp_path: Path)
     assert len(measured["rows"]) == len(expected)
     assert measured["provenance"]["torch"] == torch.__version__
     if command == "overhead":
-        [bench] = read_benches([tmp_path])
+        [bench], _ = read_benches([tmp_path])
         assert [row[0].text for row in bench.grid.rows] == expected[1:]
+
+
+def test_nothing_is_measured_for_a_file_that_cannot_be_written(tmp_path: Path):
+    code, said = regrow(f"bench lab --model lenet_300_100 --device cpu --quick --out {tmp_path}/none/lab.json")
+    assert code == 1
+    assert "make it first" in said
+    assert "plain loop" not in said
 
 
 def test_a_measurement_that_is_none_is_named(tmp_path: Path):
     (tmp_path / "overhead.json").write_text('{"rows": 3}')
-    with pytest.raises(ValueError, match=r"overhead\.json is not what `regrow bench overhead"):
-        read_benches([tmp_path])
+    benches, [problem] = read_benches([tmp_path])
+    assert not benches
+    assert "overhead.json is not what `regrow bench overhead" in problem

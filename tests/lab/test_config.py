@@ -107,6 +107,14 @@ def test_an_id_ignores_what_changes_nothing_and_sees_what_does():
             {"method": "Static", "sparsity": 0.9, "start": {"topology": "final", "run": {"method": {"name": "DSR"}}}},
         ),
         (
+            {"method": "Static", "sparsity": 0.9, "start": {"topology": "final", "run": {"method": "DSR"}}},
+            {
+                "method": "Static",
+                "sparsity": 0.9,
+                "start": {"topology": "final", "run": {"method": "DSR", "sparsity": 0.9}},
+            },
+        ),
+        (
             {"method": "DSR", "sparsity": 0.9, "data": "folder:pictures"},
             {"method": "DSR", "sparsity": 0.9, "data": "folder:./pictures/"},
         ),

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from small_runs import small, stop_after
+from typer.testing import CliRunner
 
+from regrow.lab.cli import app
+from regrow.lab.experiment import read_experiment
 from regrow.lab.runs import BadRun, RunFolder, find_runs
 from regrow.lab.train import Options, train
 
@@ -81,3 +84,26 @@ def test_damaged_runs_are_named_and_the_others_found(run_small: Callable[..., Pa
     assert len(problems) == 2
     assert str(bad / "summary.json") in problems[0]
     assert "1 epochs of 2" in problems[1]
+
+
+DAMAGE = {
+    "summary.json": ["{", '{"format": 1}', '{"format": 1, "accuracy": NaN, "epochs": 2, "seconds": 1}'],
+    "config.json": ['{"format": 1, "config": null}'],
+    "metrics.csv": ["epoch\n1\n"],
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, text) for name, texts in DAMAGE.items() for text in texts])
+def test_a_damaged_run_does_not_hide_the_results_of_others(name: str, content: str, tmp_path: Path):
+    experiment, runs = tmp_path / "two.toml", tmp_path / "runs"
+    experiment.write_text('data = "synthetic"\nepochs = 2\nmethod = "Static"\nsparsity = 0.9\ngrid.seed = [0, 1]\n')
+    good, bad = read_experiment(experiment)
+    for config in (good, bad):
+        train(config, runs, Options(threads=1))
+    (runs / bad.id / name).write_text(content)
+    for command in (["sweep", str(experiment), "--runs", str(runs)], ["report", str(runs), "--out", str(tmp_path)]):
+        told = CliRunner().invoke(app, command)
+        assert told.exception is None or isinstance(told.exception, SystemExit)
+        assert str(bad.id) in told.stderr, command
+    table = CliRunner().invoke(app, ["sweep", str(experiment), "--runs", str(runs)]).stdout
+    assert "Static" in table

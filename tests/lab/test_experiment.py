@@ -1,11 +1,13 @@
 """TOML files that name many runs."""
 
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from regrow.lab.config import make_config
-from regrow.lab.experiment import expand, read_experiment
+from regrow.lab.experiment import expand, nest, parse_override, read_experiment
+from regrow.lab.paper import merge
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 
@@ -32,6 +34,35 @@ def test_a_table_adds_to_what_holds_for_all():
 def test_fields_of_a_method_can_be_varied_by_dotted_names():
     configs = expand({"method": "DSR", "sparsity": 0.9, "grid": {"method": {"prune": [100, 200]}}})
     assert [config.method["prune"] for config in configs] == [100, 200]
+
+
+@pytest.mark.parametrize(
+    ("grid", "override"),
+    [
+        ({"optimizer": {"momentum": [0.9, 0.5]}}, ("optimizer.momentum", 0.3)),
+        ({"optimizer": {"momentum": [0.9, 0.5]}}, ("optimizer", {"momentum": 0.3})),
+        ({"optimizer": [{"momentum": 0.9, "weight_decay": 0.1}]}, ("optimizer.momentum", 0.3)),
+    ],
+)
+def test_an_override_wins_over_a_grid_however_both_are_written(grid: dict, override: tuple):
+    (config,) = expand({"method": "DSR", "sparsity": 0.9, "grid": grid}, [override])
+    assert config.optimizer.momentum == 0.3
+
+
+def test_an_override_of_a_table_leaves_the_axes_it_does_not_speak_of():
+    content = {"method": "DSR", "sparsity": 0.9, "grid": {"optimizer": {"momentum": [0.9, 0.5]}}}
+    configs = expand(content, [("optimizer", {"weight_decay": 0.1})])
+    assert [config.optimizer.momentum for config in configs] == [0.9, 0.5]
+    assert {config.optimizer.weight_decay for config in configs} == {0.1}
+
+
+def test_the_method_of_another_run_and_its_fields_are_told_in_any_order():
+    told = ["start.topology=final", "start.run.method=DSR", "start.run.method.prune=300", "start.run.sparsity=.8"]
+    for order in permutations(told):
+        settings: dict = {"method": "Static", "sparsity": 0.9}
+        for key, value in map(parse_override, order):
+            settings = merge(settings, nest(key, value))
+        assert make_config(settings).start.run == {"method": {"name": "DSR", "prune": 300, "sparsity": 0.8}}
 
 
 def test_an_override_replaces_a_value_or_a_whole_axis():

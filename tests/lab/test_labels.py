@@ -65,6 +65,13 @@ def test_a_control_that_rewires_says_so() -> None:
     assert called(method="SET", start=start) == "SET, DSR topology, fresh weights"
 
 
+def test_fields_of_the_same_name_are_told_apart() -> None:
+    settings = {"method": "SNFS", "sparsity": 0.9}
+    labels = [label(make_config({**settings, **more})) for more in ({"optimizer": {"momentum": 0.5}}, {})]
+    labels.append(label(make_config({"method": {"name": "SNFS", "sparsity": 0.9, "momentum": 0.5}})))
+    assert labels == ["SNFS, optimizer.momentum=0.5", "SNFS", "SNFS, momentum=0.5"]
+
+
 def test_what_all_runs_share_is_said_once() -> None:
     configs = [make_config({"method": m, "sparsity": 0.9, "precision": "bfloat16"}) for m in ("DSR", "SET")]
     shared = shared_departures(configs)

@@ -1,6 +1,7 @@
 """Runs that start from another run: compressed networks and lottery tickets."""
 
 import shutil
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,10 @@ import torch
 from safetensors.torch import load_file
 from small_runs import small
 
+from regrow.lab.config import make_config
+from regrow.lab.data import synthesize
 from regrow.lab.runs import BadRun, read_run
+from regrow.lab.start import build_model
 from regrow.lab.train import Options, train
 
 PARENT = {"method": {"name": "DSR", "prune": 2000, "period": 4}}
@@ -42,6 +46,15 @@ def test_a_ticket_has_the_others_topology_and_its_first_weights(tmp_path: Path, 
     assert all(torch.equal(mask, final[name]) for name, mask in tensors(folder, "final_topology").items())
     first = tensors(dsr, "initial_weights")
     assert all(torch.equal(value, first[name]) for name, value in tensors(folder, "initial_weights").items())
+
+
+def test_fresh_weights_of_a_control_of_a_control_are_other_draws_again():
+    dsr = {"method": "DSR"}
+    first = {"method": "Static", "start": {"topology": "final", "run": dsr}}
+    second = {"method": "Static", "start": {"topology": "counts", "run": first}}
+    models = [build_model(make_config({"sparsity": 0.9, **run}), synthesize()) for run in (dsr, first, second)]
+    weights = [model.fc1.weight for model in models]
+    assert not any(torch.equal(one, other) for one, other in combinations(weights, 2))
 
 
 def test_fresh_weights_are_other_draws(tmp_path: Path, dsr: Path):

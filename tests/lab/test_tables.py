@@ -136,7 +136,7 @@ def test_unfinished_runs_are_listed_and_left_out(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda summary: summary.pop("flops"), "has no flops"),
-        (lambda summary: summary.update(accuracy="high"), "cannot be used"),
+        (lambda summary: summary.update(accuracy="high"), "tells no accuracy"),
         (lambda summary: summary["layers"][0].update(shape=[0]), "has no weights"),
         (lambda summary: summary.update(size=None), "cannot be used"),
         (lambda summary: summary.update(accuracy=float("nan")), "its summary says nan"),
@@ -182,7 +182,7 @@ def test_what_was_run_where_adds_up(tmp_path: Path) -> None:
 def test_the_table_in_the_terminal_fits_80_columns(tmp_path: Path) -> None:
     write_examples(tmp_path)
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(results_table(find_runs([tmp_path])[0]))
+    console.print(results_table(collected(tmp_path)))
     text = console.export_text()
     assert "LeNet-300-100 on MNIST" in text
     assert "97.40 ± 0.20    97.75 *" in text

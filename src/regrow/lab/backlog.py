@@ -7,7 +7,7 @@ from pathlib import Path
 from regrow.lab.config import Config, parent_id, parent_of
 from regrow.lab.data import FetchError
 from regrow.lab.progress import Board
-from regrow.lab.runs import RunFolder
+from regrow.lab.runs import BadRun, RunFolder
 from regrow.lab.train import Stopped
 from regrow.lab.training import NotFinite
 
@@ -105,6 +105,9 @@ def describe_end(act: Callable[[], object], folder: RunFolder) -> str:
 
 def describe_result(folder: RunFolder) -> str:
     """A finished run in a sentence."""
-    summary = folder.summary()
+    try:
+        summary = folder.summary()
+    except BadRun as error:
+        return str(error)
     assert summary is not None
     return f"done: {summary['accuracy']:.2f} % in {summary['seconds']:.0f} s"

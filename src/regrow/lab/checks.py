@@ -53,7 +53,7 @@ def check_plain_values(whole: Mapping[str, Any]) -> None:
     if not isinstance(whole["data"], str):
         raise ValueError(f"data must be a name, got {whole['data']!r}")
     for name in ("epochs", "batch_size", "seed"):
-        value, least = whole.get(name, 0), 0 if name == "seed" else 1
+        value, least = whole.get(name, 0), {"seed": 0, "batch_size": 2}.get(name, 1)  # norms need two images
         if not is_whole(value) or value < least:
             raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
     for name in ("stretch", "written_for"):

@@ -144,12 +144,15 @@ def sweep(
 
 def _tell(configs: "list[Config]", root: Path, outcome: "Outcome") -> None:
     """The table of what is finished, then what is not."""
+    from regrow.lab.report.results import collect
     from regrow.lab.report.tables import results_table
-    from regrow.lab.runs import RunFolder, read_run
+    from regrow.lab.runs import RunFolder, read_runs
 
-    finished = [read_run(root / c.id) for c in configs if RunFolder(root / c.id).has_finished(c)]
-    if finished:
-        out.print(results_table(finished))
+    found = collect(*read_runs([root / c.id for c in configs if RunFolder(root / c.id).has_finished(c)]))
+    if found.results:
+        out.print(results_table(found))
+    for problem in found.problems:
+        err.print(f"[yellow]left out:[/yellow] {escape(problem)}", soft_wrap=True)
     if outcome.skipped:
         err.print(f"{len(outcome.skipped)} runs were finished before")
     for run, why in outcome.failed.items():

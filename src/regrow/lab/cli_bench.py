@@ -35,14 +35,15 @@ def bench_lab(
 
     from regrow.lab.bench import bench_lab as measure
 
+    _check_out(out_file)
     where = torch.device(make_options(device, None, None, 0).device)
     rows = measure(model, where, lanes or [1, 4, 8], 20 if quick else 100, tell=err.print)
-    _write(out_file, "lab", model, where, rows)
     table = Table("how", "ms per step", "s per epoch and run", "times as fast", title=f"{model} on {where}")
     for row in rows:
         seconds = (f"{1000 * row.step:.2f}", f"{row.epoch:.2f}")
         table.add_row(row.how, *seconds, f"{rows[0].step / row.step:.1f}")
     out.print(table)
+    _write(out_file, "lab", model, where, rows)
 
 
 @bench.command("overhead")
@@ -65,6 +66,7 @@ def bench_overhead(
     from regrow.lab.bench import METHODS
     from regrow.lab.bench import bench_overhead as measure
 
+    _check_out(out_file)
     where = torch.device(make_options(device, None, None, 0).device)
     blocks, steps = (5, 40) if quick else (25, 100)
     is_captured = not eager and where.type == "cuda"
@@ -79,13 +81,21 @@ def bench_overhead(
         num_lanes=lanes,
     )
     how = f"{'captured' if is_captured else 'plain loop'}, {lanes} at a time"
-    _write(out_file, "overhead", model, where, rows, how=how)
     columns = ("method", "between rewirings", "every 20 steps", "sd", "ms per rewiring", "over the schedule")
     table = Table(*columns, title=f"{model} on {where}, {how}, relative to static")
     for row in rows:
         ratios = (f"{row.quiet:.4f}", f"{row.busy:.4f}", f"{row.deviation:.4f}")
         table.add_row(row.method, *ratios, f"{1000 * row.rewiring:.2f}", f"{row.average:.4f}")
     out.print(table)
+    _write(out_file, "overhead", model, where, rows, how=how)
+
+
+def _check_out(path: Path | None) -> None:
+    """Before anything is measured."""
+    if path is not None:
+        from regrow.exporting import check_place
+
+        check_place(path)
 
 
 def _write(path: Path | None, what: str, model: str, device: Any, rows: Sequence[Any], **more: str) -> None:

@@ -61,9 +61,11 @@ def make_options(device: str, threads: int | None, compiles: bool | None, save_e
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.device(device)
+        is_known = torch.device(device).type in ("cpu", "cuda")
     except RuntimeError:
-        raise ValueError(f"there is no device {device!r}; say cpu, cuda, cuda:1, or auto") from None
+        is_known = False
+    if not is_known:
+        raise ValueError(f"there is no device {device!r}; say cpu, cuda, cuda:1, or auto")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here; leave --device out or say --device cpu")
     compiles = device.startswith("cuda") if compiles is None else compiles

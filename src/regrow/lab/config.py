@@ -137,8 +137,8 @@ def spell_out(settings: Mapping[str, Any]) -> Settings:
     given = merge({}, settings)
     if isinstance(given.get("method"), str):
         given["method"] = {"name": given["method"]}
-    if "sparsity" in given:
-        given["method"] = {**given.get("method", {}), "sparsity": given.pop("sparsity")}
+    if "sparsity" in given and isinstance(given.setdefault("method", {}), Mapping):
+        given["method"] = {**given["method"], "sparsity": given.pop("sparsity")}
     for table in ("method", "optimizer", "start"):
         if table in given and not isinstance(given[table], Mapping):
             raise ValueError(f"{table} must be a table of settings, got {given[table]!r}")
@@ -189,7 +189,7 @@ def _build(whole: Settings) -> Config:
     if method["name"] == "Dense" and whole.get("width") != "thin":
         method.pop("sparsity", None)  # has no effect there
     start = dict(whole.get("start", {}))
-    start["run"] = _in_short(start.get("run"))
+    start["run"] = _in_short(start.get("run"), method.get("sparsity"))
     made = {
         **whole,
         "data": _absolute(whole["data"]),
@@ -221,11 +221,14 @@ def _float(value: Any) -> Any:
     return float(value) if type(value) is int else value
 
 
-def _in_short(run: Any) -> Any:
-    """`{method = {name = "DSR"}}` as `{method = "DSR"}`."""
-    if not isinstance(run, Mapping) or not isinstance(run.get("method"), Mapping) or set(run["method"]) != {"name"}:
+def _in_short(run: Any, sparsity: Any) -> Any:
+    """The run that another starts from without what goes without saying; `{method = {name = "DSR"}}` is "DSR"."""
+    if not isinstance(run, Mapping):
         return run
-    return {**run, "method": run["method"]["name"]}
+    other = spell_out(run)
+    method = {key: value for key, value in other.pop("method", {}).items() if (key, value) != ("sparsity", sparsity)}
+    short = method["name"] if method.keys() == {"name"} else method
+    return {**other, "method": short} if short else other
 
 
 def _absolute(data: Any) -> Any:

@@ -21,7 +21,8 @@ from typing import Any
 from regrow.lab.config import Config, make_config, spell_out
 from regrow.lab.paper import Settings, merge
 
-_ALIASES = {"sparsity": "method.sparsity", "method": "method.name"}
+_SHORT = {"sparsity": "method.sparsity", "method": "method.name"}
+_ALIASES = {**_SHORT, **{f"start.run.{short}": f"start.run.{key}" for short, key in _SHORT.items()}}
 
 
 def read_experiment(path: Path, overrides: Sequence[str] = ()) -> list[Config]:
@@ -66,14 +67,12 @@ def _one_table(
     for key, values in axes.items():
         if not isinstance(values, list):
             raise ValueError(f"grid.{key} must be a list of values, got {values!r}")
-    for key, value in overrides:
-        if isinstance(value, list):
-            axes = {axis: value if axis == key else values for axis, values in axes.items()}
-        else:
-            axes.pop(key, None)
-            settings = merge(settings, nest(key, value))
-    combinations = product(*axes.values())
-    return axes, [make_config(_with(settings, zip(axes, values, strict=True))) for values in combinations]
+    single = [(key, value) for key, value in overrides if not isinstance(value, list)]
+    lists = {key: value for key, value in overrides if isinstance(value, list)}
+    told = {name for key, value in single for name in (key, *_flatten(nest(key, value)))}
+    axes = {axis: lists.get(axis, values) for axis, values in axes.items() if axis not in told}
+    combinations = [list(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    return axes, [make_config(_with(settings, [*chosen, *single])) for chosen in combinations]
 
 
 def _with(settings: Settings, pairs: Any) -> Settings:
@@ -96,7 +95,15 @@ def parse_override(text: str) -> tuple[str, Any]:
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        return key, value.strip()
+        return key, _number_or_text(value.strip())
+
+
+def _number_or_text(value: str) -> float | str:
+    """.5 and 5. are numbers to everybody but TOML."""
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def nest(key: str, value: Any) -> Settings:

@@ -41,6 +41,7 @@ METRICS = (
     "sparsity",
 )
 Row = dict[str, float]
+_ANEW = "remove the folder to train the run anew"
 
 
 class BadRun(ValueError):
@@ -63,7 +64,7 @@ class RunFolder:
     def has_finished(self, config: Config) -> bool:
         """Whether this run has finished here; a damaged folder, or that of another run, has not."""
         try:
-            return self.is_finished and self.config() == config
+            return self.summary() is not None and self.config() == config
         except BadRun:
             return False
 
@@ -91,12 +92,21 @@ class RunFolder:
     def config(self) -> Config:
         saved = self.read_json("config.json")
         try:
+            if not isinstance(saved["config"], dict):
+                raise TypeError("its settings are no table")
             return read_config(saved["config"])
         except (KeyError, TypeError, ValueError) as error:
             raise BadRun(f"{self.file('config.json')} cannot be used: {error}") from None
 
     def summary(self) -> Settings | None:
-        return self.read_json("summary.json") if self.is_finished else None
+        """The result, once there is one."""
+        if not self.is_finished:
+            return None
+        summary = self.read_json("summary.json")
+        for name in ("accuracy", "epochs", "seconds"):
+            if not isinstance(summary.get(name), (int, float)):
+                raise BadRun(f"{self.file('summary.json')} tells no {name}; {_ANEW}")
+        return summary
 
     def read_json(self, name: str) -> Settings:
         path = self.file(name)
@@ -170,7 +180,8 @@ def read_run(path: Path) -> Run:
     config, summary = folder.config(), folder.summary()
     metrics, layers, history = (folder.read_table(f"{name}.csv") for name in ("metrics", "layers", "history"))
     if summary and len(metrics) != summary["epochs"]:
-        raise BadRun(f"{folder.file('metrics.csv')} is damaged: {len(metrics)} epochs of {summary['epochs']} are left")
+        lost = f"{len(metrics)} epochs of {summary['epochs']} are left"
+        raise BadRun(f"{folder.file('metrics.csv')} is damaged: {lost}; {_ANEW}")
     return Run(config, summary, metrics, layers, history)
 
 
@@ -179,6 +190,11 @@ def find_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     folders = sorted(
         {file.parent for path in paths for file in [*path.glob("config.json"), *path.glob("**/config.json")]}
     )
+    return read_runs(folders)
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs in some folders, and a sentence for each that cannot be read."""
     runs, problems = [], []
     for folder in folders:
         try:

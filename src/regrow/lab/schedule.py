@@ -45,7 +45,7 @@ class Timetable:
             elif is_schedule(value):
                 made[key] = self.steps(value)
             else:
-                made[key] = self.duration(value)
+                made[key] = self.duration(value) if key == "period" else value
         return made
 
 

@@ -69,9 +69,14 @@ def build_model(config: Config, images: Images) -> nn.Module:
     is_thin = config.width == "thin"
     width = thin_width(config.model, config.sparsity, **options) if is_thin else float(config.width)
     model = models.build(config.model, width=width, **options)
-    draw = 0 if config.start.run is None else 1
-    models.initialize(model, torch.Generator().manual_seed(key(config.seed, draw, _WEIGHTS)))
+    models.initialize(model, torch.Generator().manual_seed(key(config.seed, _generation(config), _WEIGHTS)))
     return model
+
+
+def _generation(config: Config) -> int:
+    """How many runs there are before this one, each of which the next one starts from."""
+    parent = parent_of(config)
+    return 0 if config.start.run is None else 1 + (_generation(parent) if parent else 0)
 
 
 def _masks(folder: RunFolder) -> dict[str, Tensor]:

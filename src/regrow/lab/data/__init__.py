@@ -92,6 +92,6 @@ def _why_not(name: str) -> str:
         return f"{name} is made on the spot and needs no fetching; just load it"
     if name.startswith("imagenet"):
         return (
-            "imagenet must be asked for at its home; put its train/ and val/ into a folder and pass that to open_folder"
+            "imagenet must be asked for at its home; put its train/ and val/ into a folder and say --data folder:PATH"
         )
     return f"there is no data set {name!r}; {suggest(name.lower(), NAMES)}"

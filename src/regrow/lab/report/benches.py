@@ -25,19 +25,15 @@ class Bench:
     grid: Grid
 
 
-def read_benches(paths: Sequence[Path]) -> list[Bench]:
-    """All overheads that `regrow bench overhead --out FILE` left below some folders."""
-    files = sorted(file for path in paths for file in path.rglob("*.json") if file.name.startswith("overhead"))
-    return [_read(file) for file in files]
-
-
-def _read(file: Path) -> Bench:
-    try:
-        return _overhead(json.loads(file.read_text()))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{file} is not what `regrow bench overhead --out` writes ({error!r}); measure again"
-        ) from None
+def read_benches(paths: Sequence[Path]) -> tuple[list[Bench], list[str]]:
+    """All overheads that `regrow bench overhead --out FILE` left below some folders, and what is none after all."""
+    benches, problems = [], []
+    for file in sorted(file for path in paths for file in path.rglob("*.json") if file.name.startswith("overhead")):
+        try:
+            benches.append(_overhead(json.loads(file.read_text())))
+        except (ValueError, KeyError, TypeError) as error:
+            problems.append(f"{file} is not what `regrow bench overhead --out` writes ({error!r}); measure again")
+    return benches, problems
 
 
 def _overhead(measured: dict[str, Any]) -> Bench:

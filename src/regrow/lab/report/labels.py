@@ -153,7 +153,9 @@ def _in_words(key: str, value: Any, config: Config) -> str:
     if key in ("precision", "storage"):
         return str(value)
     text = str(value) if key in _COUNT_OR_FRACTION else _plain(value)
-    return f"{key.removeprefix('method.').removeprefix('optimizer.')}={text}"
+    table, _, name = key.rpartition(".")
+    is_told_apart = table == "optimizer" and name in {f.name for f in fields(METHODS[config.method_name])}
+    return f"{key if is_told_apart else name}={text}"
 
 
 def _start_in_words(topology: str, weights: str, other: str) -> str:

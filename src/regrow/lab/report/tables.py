@@ -10,8 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regrow.lab.report.formats import byte_size, clock, duration, percent, short_count, signed
-from regrow.lab.report.results import Experiment, Group, Result, collect
-from regrow.lab.runs import Run
+from regrow.lab.report.results import Collection, Experiment, Group, Result
 
 Value = float | str | None
 
@@ -154,9 +153,9 @@ def where_grid(results: Sequence[Result]) -> Grid:
     return Grid(columns, rows)
 
 
-def results_table(runs: Sequence[Run]) -> RenderableType:
+def results_table(found: Collection) -> RenderableType:
     """The results of finished runs, for a terminal of 80 columns; a table per experiment."""
-    return Stack(*(terminal_table(experiment) for experiment in collect(runs).experiments))
+    return Stack(*(terminal_table(experiment) for experiment in found.experiments))
 
 
 def terminal_table(experiment: Experiment) -> Table:

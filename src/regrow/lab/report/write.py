@@ -45,7 +45,8 @@ class Section:
 
 def write_report(paths: Sequence[Path], out: Path) -> Report:
     """Write `out`/index.html, `out`/results.csv, `out`/runs.csv and `out`/figures about all runs below some folders."""
-    found = _find(paths)
+    benches, not_benches = read_benches(paths)
+    found = _find(paths, not_benches)
     sections = [_section(experiment) for experiment in found.experiments]
     (out / "figures").mkdir(parents=True, exist_ok=True)
     for section in sections:
@@ -54,7 +55,7 @@ def write_report(paths: Sequence[Path], out: Path) -> Report:
     write_text(out / "results.csv", results_csv(found))
     write_text(out / "runs.csv", runs_csv(found))
     page = out / "index.html"
-    write_text(page, render(found, sections, read_benches(paths)))
+    write_text(page, render(found, sections, benches))
     return Report(page, len(found.results), len(found.unfinished), found.problems)
 
 
@@ -86,11 +87,12 @@ def render(found: Collection, sections: Sequence[Section], benches: Sequence[Ben
     )
 
 
-def _find(paths: Sequence[Path]) -> Collection:
+def _find(paths: Sequence[Path], problems: Sequence[str]) -> Collection:
     for path in paths:
         if not path.exists():
             raise ValueError(f"there is no folder {path}; give folders that hold runs, e.g. runs")
-    found = collect(*find_runs(paths))
+    runs, unreadable = find_runs(paths)
+    found = collect(runs, [*unreadable, *problems])
     if not found.results:
         where = " and ".join(str(path) for path in paths)
         because = [f"{len(found.unfinished)} not finished"] if found.unfinished else []
