@@ -100,6 +100,15 @@ def test_the_largest_weights_of_a_trained_network(tmp_path: Path):
     assert weights[mask].min() >= weights[~mask].max()
 
 
+def test_a_topology_of_whole_channels_fits_its_sparsity_but_for_one(tmp_path: Path):
+    channels = {"name": "Static", "sparsity": 0.8, "granularity": "channel"}
+    run(tmp_path, method=channels)
+    start = {"topology": "final", "run": {"method": channels}}
+    run(tmp_path, method=channels, start=start)
+    with pytest.raises(ValueError, match="give both runs the same sparsity"):
+        run(tmp_path, method={**channels, "sparsity": 0.9}, start=start)
+
+
 def test_a_topology_of_another_sparsity_is_refused(tmp_path: Path, dsr: Path):
     with pytest.raises(ValueError, match="give both runs the same sparsity"):
         run(
