@@ -54,7 +54,8 @@ def is_shown(cell: str, *values: float | None) -> bool:
 @cache
 def kept(model: str) -> dict[tuple[str, float | None], Group]:
     """By name and sparsity."""
-    folders = [ROOT / "results" / name for name in ("lenet_mnist", "wrn_cifar10", "wrn_tickets")]
+    names = ("lenet_mnist", "lenet_early_stop", "wrn_cifar10", "wrn_tickets")
+    folders = [ROOT / "results" / name for name in names]
     experiments = {experiment.model: experiment for experiment in collect(*find_runs(folders)).experiments}
     return {(group.name, group.sparsity): group for group in experiments[model].groups}
 
@@ -82,6 +83,13 @@ def test_lenet_300_100_on_mnist():
             group = kept("lenet_300_100").get((name, sparsity))
             expected = reference(group) if row == "reference" else accuracy(group)
             assert is_shown(cell, *expected), (row, sparsity, cell, expected)
+
+
+def test_rewiring_stopped_early_on_mnist():
+    (_, *head), _, (_, *cells) = table("**Rewiring stopped early.**")
+    for epoch, cell in zip(head, cells, strict=True):
+        name = "DSR" if epoch.startswith("90") else f"DSR, rewiring until epoch {epoch} of 100"
+        assert is_shown(cell, *accuracy(kept("lenet_300_100")[name, 0.99])), epoch
 
 
 def test_wrn_28_2_on_cifar10():
