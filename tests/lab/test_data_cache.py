@@ -198,7 +198,7 @@ def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("MNIST", "did you mean 'mnist'"),
         ("qqq", "there are: mnist, fashion_mnist, cifar10, synthetic"),
         ("synthetic", "needs no fetching"),
-        ("imagenet", "open_folder"),
+        ("imagenet", "--data folder:PATH"),
     ],
 )
 def test_names_that_cannot_be_fetched(name: str, message: str) -> None:
