@@ -44,6 +44,11 @@ def training_bytes(sparse: Sparsifier) -> int:
     return 2 * sum(p.nbytes for p in parameters) + state + sparse._storage.index_bytes
 
 
+def largest_unit(sparse: Sparsifier) -> int:
+    """How many weights are pruned or grown as one, at most; a budget of coarser units is met but for less than that."""
+    return max(layer.unit_size for layer in sparse._storage.layers)
+
+
 def size_of(model: nn.Module, masks: Mapping[str, Tensor]) -> Size:
     """The size of a model whose sparse layers have these masks, e.g. `sparsifier.masks()`; {} for one that has none.
 

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from regrow.attachment import attach
 from regrow.methods.method import Method
+from regrow.size import largest_unit
 from regrow.sparsifier import Sparsifier
 
 _NUM_STEPS = 16
@@ -98,8 +99,7 @@ def check_invariants(model: nn.Module, optimizer: Optimizer, sparse: Sparsifier)
     assert held == [layer.active for layer in sparse.layers], "active must count the masks or the shared values"
     assert sparse.active == sum(held)
     if sparse.method.keeps_budget:
-        largest_unit = max(layer.unit_size for layer in sparse._storage.layers)
-        assert sparse.budget - largest_unit < sparse.active <= sparse.budget, (
+        assert sparse.budget - largest_unit(sparse) < sparse.active <= sparse.budget, (
             f"{sparse.active} weights are active under a budget of {sparse.budget}"
         )
     dense = sparse._storage.dense_tensors(optimizer)

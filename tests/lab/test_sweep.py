@@ -165,7 +165,7 @@ def test_a_signal_to_all_processes_of_a_sweep_loses_nothing(number: signal.Signa
         assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, number)
-    said = process.communicate()[1].decode()
+    said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130
     assert "Traceback" not in said
     assert said.count("stopped at step") == 2

@@ -17,6 +17,7 @@ from regrow.lab.models import sparse_layers
 from regrow.lab.runs import Row
 from regrow.lab.start import Beginning
 from regrow.schedules import value_at
+from regrow.size import largest_unit
 
 STATE_FORMAT = 1
 
@@ -99,11 +100,8 @@ class Training:
 
     def _check_budget(self) -> None:
         """A topology taken over from another run must have the sparsity that this one is filed under."""
-        method, shapes = self.sparse.method, [layer.shape for layer in self.sparse.layers]
-        positions = sum(map(prod, shapes))
-        first = {"weight": None, "kernel": 2, "channel": 1}[method.granularity]
-        largest_unit = 1 if first is None else max(prod(shape[first:]) for shape in shapes)
-        if not 0 <= method.budget(positions) - self.sparse.budget < largest_unit:
+        method, positions = self.sparse.method, sum(prod(layer.shape) for layer in self.sparse.layers)
+        if not 0 <= method.budget(positions) - self.sparse.budget < largest_unit(self.sparse):
             raise ValueError(
                 f"the topology this run starts from has {self.sparse.budget} weights, but sparsity {method.sparsity} "
                 f"means {method.budget(positions)}; give both runs the same sparsity"
