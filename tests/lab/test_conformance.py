@@ -30,7 +30,7 @@ class LabTrial:
         within = self.training.step % self.training.steps_per_epoch
         if within == 0:
             if self.training.step:
-                self.training.finish_epoch(*self.steps.evaluate())
+                self.training.finish_epoch(*self.steps.evaluate().read())
             self.steps.begin_epoch(0)
         self.steps.step()
 

@@ -16,7 +16,7 @@ from regrow.lab.data import (
     training_batch,
     training_batches,
 )
-from regrow.lab.training import Training, new_meter
+from regrow.lab.training import Meter, Training, new_meter
 
 _WARM_UP = 3
 _TEST_BATCH = 1000
@@ -31,8 +31,8 @@ class Steps(Protocol):
     def step(self) -> None:
         """Train on the next batch."""
 
-    def evaluate(self) -> tuple[float, float]:
-        """Mean loss and accuracy in percent on the test images."""
+    def evaluate(self) -> Meter:
+        """Have the test images judged; reading the result waits for the device, which need not be done yet."""
 
 
 def choose_steps(training: Training) -> Steps:
@@ -62,19 +62,19 @@ class EagerSteps:
         training.update(*next(self._batches))
         training.step += 1
 
-    def evaluate(self) -> tuple[float, float]:
+    def evaluate(self) -> Meter:
         return evaluate(self._training)
 
 
 @torch.no_grad()
-def evaluate(training: Training) -> tuple[float, float]:
-    """Mean loss and accuracy in percent on the test images."""
+def evaluate(training: Training) -> Meter:
+    """Loss and hits on the test images."""
     meter = new_meter(training.device)
     training.model.eval()
     for images, labels in test_batches(training.data, _TEST_BATCH, training.device):
         meter.add(*training.judge(images, labels), len(labels))
     training.model.train()
-    return meter.read()
+    return meter
 
 
 class CapturedSteps:
@@ -128,7 +128,7 @@ class CapturedSteps:
             training.sparse.advance()
         training.step += 1
 
-    def evaluate(self) -> tuple[float, float]:
+    def evaluate(self) -> Meter:
         return self._test.run()
 
     def _work(self) -> None:
@@ -154,8 +154,8 @@ class CapturedTest:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._is_warm = False
 
-    def run(self) -> tuple[float, float]:
-        """Mean loss and accuracy in percent."""
+    def run(self) -> Meter:
+        """Loss and hits on the test images."""
         num_batches, rest = divmod(self._data.num_test, _TEST_BATCH)
         if rest or not self._is_warm:
             self._is_warm = True
@@ -170,7 +170,7 @@ class CapturedTest:
         for _ in range(num_batches):
             self._graph.replay()
         self._meter.seen = self._data.num_test
-        return self._meter.read()
+        return self._meter
 
     def _work(self) -> None:
         images = normalize(self._data.test_images[self._places], self._data.mean, self._data.std)

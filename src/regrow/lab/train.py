@@ -131,7 +131,9 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
             if is_time_to_save():
                 _save(folder, training, made_with)
             yield
-        training.finish_epoch(*steps.evaluate())
+        tested = steps.evaluate()
+        yield  # waits are short when the others have their tests on the way, too
+        training.finish_epoch(*tested.read())
         training.seconds = time.monotonic() - began
         if is_time_to_note():
             _write_tables(folder, training)

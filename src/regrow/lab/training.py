@@ -44,9 +44,9 @@ class Meter:
         return float(self.loss) / self.seen, 100 * int(self.hits) / self.seen
 
     def set(self, loss: float | Tensor = 0.0, hits: int | Tensor = 0, seen: int = 0) -> None:
-        """In place: a captured graph goes on adding to the same tensors."""
-        self.loss.copy_(torch.as_tensor(loss))
-        self.hits.copy_(torch.as_tensor(hits))
+        """In place, as a captured graph goes on adding to the same tensors; filling does not wait for the device."""
+        self.loss.fill_(loss)
+        self.hits.fill_(hits)
         self.seen = seen
 
 
