@@ -68,8 +68,8 @@ def train(config: Config, root: Path, options: Options) -> None:
         torch.set_num_threads(threads)  # a run that goes on may have taken its own
 
 
-def train_by_steps(config: Config, root: Path, options: Options) -> Iterator[None]:
-    """The same, with a pause after every step, so that several runs can take turns."""
+def train_by_steps(config: Config, root: Path, options: Options) -> Iterator[int]:
+    """The same, with a pause after every step, so that several runs can take turns; tells how many steps are left."""
     folder = RunFolder(root / config.id)
     with folder.lock():
         folder.check(config)
@@ -77,7 +77,7 @@ def train_by_steps(config: Config, root: Path, options: Options) -> Iterator[Non
             yield from _train(config, folder, options)
 
 
-def on_own_stream(steps: Iterator[None], device: str) -> Iterator[None]:
+def on_own_stream(steps: Iterator[int], device: str) -> Iterator[int]:
     """Take steps on a stream of their own where the device has streams; a graph cannot be captured on the main one."""
     if not device.startswith("cuda"):
         yield from steps
@@ -86,13 +86,13 @@ def on_own_stream(steps: Iterator[None], device: str) -> Iterator[None]:
     while True:
         with torch.cuda.stream(stream):
             try:
-                next(steps)
+                left = next(steps)
             except StopIteration:
                 return
-        yield
+        yield left
 
 
-def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None]:
+def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[int]:
     saved = _read_checkpoint(folder, config)
     threads = saved["threads"] if saved else options.threads
     if threads:
@@ -130,9 +130,9 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
                 raise Stopped(f"stopped at step {training.step} of {training.num_steps}; run it again to go on")
             if is_time_to_save():
                 _save(folder, training, made_with)
-            yield
+            yield training.steps_left
         tested = steps.evaluate()
-        yield  # waits are short when the others have their tests on the way, too
+        yield training.steps_left  # waits are short when the others have their tests on the way, too
         training.finish_epoch(*tested.read())
         training.seconds = time.monotonic() - began
         if is_time_to_note():

@@ -113,6 +113,10 @@ class Training:
         return len(self.metrics)
 
     @property
+    def steps_left(self) -> int:
+        return self.num_steps - self.step
+
+    @property
     def rate(self) -> float:
         """The learning rate of the next step."""
         return value_at(self.rates, self.step)
