@@ -12,6 +12,7 @@ from small_runs import assert_same_result, small
 from regrow.lab import steps
 from regrow.lab.config import Config
 from regrow.lab.progress import Board
+from regrow.lab.runs import RunFolder
 from regrow.lab.steps import CapturedSteps
 from regrow.lab.sweep import sweep
 from regrow.lab.train import Options, Stopped, train
@@ -58,6 +59,16 @@ def test_a_lane_gives_the_same_result_whatever_runs_beside_it(model: str, tmp_pa
     run_lanes(configs, tmp_path / "together", 4)
     run_lanes(configs[:1], tmp_path / "alone", 1)
     assert_same_result(tmp_path / "together" / configs[0].id, tmp_path / "alone" / configs[0].id)
+
+
+def test_a_branch_ends_as_if_it_had_trained_alone(tmp_path: Path):
+    configs = [small(epochs=6, method={"name": "DSR", "until": until}) for until in (50, 90)]
+    run_lanes(configs, tmp_path / "together", 2)
+    run_lanes(configs[:1], tmp_path / "alone", 1)
+    assert_same_result(tmp_path / "together" / configs[0].id, tmp_path / "alone" / configs[0].id)
+    summary = RunFolder(tmp_path / "together" / configs[0].id).summary()
+    assert summary is not None
+    assert "epochs 1 to 3" in summary["provenance"]["beginning"]
 
 
 def test_a_lane_that_fails_ends_alone(tmp_path: Path):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from regrow.lab.branches import find_trunks
 from regrow.lab.config import Config, parent_id, parent_of
 from regrow.lab.data import FetchError
 from regrow.lab.progress import Board
@@ -36,61 +37,67 @@ def with_parents(configs: Sequence[Config]) -> list[Config]:
 
 
 class Backlog:
-    """Hands out runs, the longest first, each when the one it starts from is finished."""
+    """Hands out runs, the longest first, each when the one it starts from is finished or has come to its branch."""
 
     def __init__(self, configs: Sequence[Config], root: Path, board: Board) -> None:
         self.outcome = Outcome()
-        self._board = board
-        self._waiting: list[Config] = []
-        for config in with_parents(configs):
-            if RunFolder(root / config.id).has_finished(config):
-                self.outcome.skipped.append(config.id)
-            else:
-                self._waiting.append(config)
-        self._waiting.sort(key=lambda config: -config.num_epochs)
-        self._unfinished = {config.id for config in self._waiting}
+        self._root, self._board = root, board
+        runs = {config.id: config for config in with_parents(configs)}
+        self.outcome.skipped += [run for run, config in runs.items() if RunFolder(root / run).has_finished(config)]
+        left = [(run, config) for run, config in runs.items() if run not in self.outcome.skipped]
+        self._waiting = dict(sorted(left, key=lambda pair: -pair[1].num_epochs))
+        self._unfinished = set(self._waiting)
+        self._parents = {run: parent_id(config) for run, config in self._waiting.items()}
+        self._trunks = find_trunks(self._waiting.values())
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def take(self) -> Config | None:
         """The next run that can start now."""
-        ready = next((config for config in self._waiting if self._is_ready(config)), None)
-        if ready:
-            self._waiting.remove(ready)
-            self._board.begin(ready.id)
-        return ready
+        ready = next(filter(self._is_ready, self._waiting), None)
+        if ready is None:
+            return None
+        self._board.begin(ready)
+        return self._waiting.pop(ready)
+
+    def branches_of(self, trunk: Config) -> tuple[Config, ...]:
+        """The runs that wait to be given the state of this one where their ways part."""
+        return tuple(config for run, config in self._waiting.items() if self._trunks.get(run) == trunk.id)
 
     def ended(self, run: str, how: str) -> None:
         """Note how a run ended, in the words of `describe_end`."""
+        self._unfinished.discard(run)
         if how.startswith("done"):
             self.outcome.done.append(run)
-            self._unfinished.discard(run)
         elif how.startswith("stopped"):
             self.outcome.stopped.append(run)
             self.outcome.stopped += self._drop_dependents(run)
         else:
             self.outcome.failed[run] = how
-            for config in self._drop_dependents(run):
-                self.outcome.failed[config] = f"not started, because {run} failed"
+            for dependent in self._drop_dependents(run):
+                self.outcome.failed[dependent] = f"not started, because {run} failed"
             how = f"failed: {how}"
         self._board.end(run, how)
 
     def close(self) -> Outcome:
         """What is still waiting was not begun."""
-        self.outcome.stopped += [config.id for config in self._waiting]
+        self.outcome.stopped += self._waiting
         return self.outcome
 
-    def _is_ready(self, config: Config) -> bool:
-        """Whether the run it starts from is not one that this sweep has still to train."""
-        return parent_id(config) not in self._unfinished
+    def _is_ready(self, run: str) -> bool:
+        """Whether neither the run it starts from nor its beginning is still to be trained by this sweep."""
+        checkpoint = RunFolder(self._root / run).file("checkpoint.pt")
+        return self._parents[run] not in self._unfinished and (
+            self._trunks.get(run) not in self._unfinished or checkpoint.exists()
+        )
 
     def _drop_dependents(self, run: str) -> list[str]:
         """What starts from a run that did not finish, or from such a one, cannot start."""
         dropped = []
-        for config in [config for config in self._waiting if parent_id(config) == run]:
-            self._waiting.remove(config)
-            dropped += [config.id, *self._drop_dependents(config.id)]
+        for child in [child for child in self._waiting if self._parents[child] == run]:
+            del self._waiting[child]
+            dropped += [child, *self._drop_dependents(child)]
         return dropped
 
 

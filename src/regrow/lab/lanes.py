@@ -27,7 +27,9 @@ def train_in_lanes(
     room = _Room(num_lanes, options.device)
     while lanes or (backlog and not should_stop()):
         while len(lanes) < room.num_lanes and not should_stop() and (config := backlog.take()):
-            lanes[config.id] = Lane(_open(config, root, options, board, should_stop))
+            lanes[config.id] = Lane(
+                _open(config, root, replace(options, branches=backlog.branches_of(config)), board, should_stop)
+            )
         for run in list(lanes) if backlog else in_proportion(lanes):
             how = lanes[run].move(RunFolder(root / run))
             if how is not None:
@@ -96,8 +98,6 @@ class _Room:
         return torch.cuda.mem_get_info(self._device)[0] if self._is_open else 0
 
 
-def _open(
-    config: Config, root: Path, options: Options, board: Board, should_stop: Callable[[], bool]
-) -> Iterator[int]:
+def _open(config: Config, root: Path, options: Options, board: Board, should_stop: Callable[[], bool]) -> Iterator[int]:
     told = replace(options, on_progress=partial(board.update, config.id), should_stop=should_stop)
     return on_own_stream(train_by_steps(config, root, told), options.device)

@@ -26,7 +26,7 @@ def train_in_processes(
     running: dict[Connection, _Worker] = {}
     while running or (backlog and not should_stop()):
         while len(running) < (jobs or 1) and not should_stop() and (config := backlog.take()):
-            worker = _Worker(config, root, options)
+            worker = _Worker(config, root, replace(options, branches=backlog.branches_of(config)))
             running[worker.connection] = worker
         for ready in wait(list(running), timeout=0.2):
             assert isinstance(ready, Connection)

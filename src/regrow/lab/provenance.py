@@ -37,7 +37,7 @@ def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
         is_same = first == last or str(first).endswith(f", then {last}")
         return first if is_same else f"{first or 'unknown'}, then {last or 'unknown'}"
 
-    return {key: both(key) for key in now}
+    return {**before, **{key: both(key) for key in now}}
 
 
 def now() -> str:

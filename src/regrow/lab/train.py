@@ -1,27 +1,24 @@
 """Training one run, from its config to its finished folder: read top to bottom."""
 
-import io
-import pickle
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from regrow.atomic import write_atomically
 from regrow.lab import provenance
+from regrow.lab.branches import hand_on
+from regrow.lab.checkpoints import read_checkpoint, save_checkpoint, write_tables
 from regrow.lab.compiling import describe_kernels
 from regrow.lab.config import Config
 from regrow.lab.data import Data, open_data
 from regrow.lab.paper import Settings
-from regrow.lab.runs import FORMAT, METRICS, BadRun, RunFolder
+from regrow.lab.runs import FORMAT, RunFolder
 from regrow.lab.start import begin
 from regrow.lab.steps import choose_steps
-from regrow.lab.training import STATE_FORMAT, Training
+from regrow.lab.training import Training
 from regrow.size import count_flops, size_of, training_bytes
 
 
@@ -47,13 +44,14 @@ class Options:
     """How to train, none of which changes the result: where, how often to save, whom to tell, when to stop.
 
     The number of threads, and whether the network is compiled, can change the last bits; a run that goes on does as
-    when it began.
+    when it began. `branches`: runs that begin as this one does, and are given its state where their ways part.
     """
 
     device: str = "cpu"
     threads: int | None = None
     compiles: bool = False
     save_every: float = 30.0
+    branches: tuple[Config, ...] = ()
     on_progress: Callable[[Progress], object] = lambda progress: None
     should_stop: Callable[[], bool] = lambda: False
 
@@ -93,7 +91,7 @@ def on_own_stream(steps: Iterator[int], device: str) -> Iterator[int]:
 
 
 def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[int]:
-    saved = _read_checkpoint(folder, config)
+    saved = read_checkpoint(folder, config)
     threads = saved["threads"] if saved else options.threads
     if threads:
         torch.set_num_threads(threads)
@@ -119,6 +117,8 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[int]
     steps = choose_steps(training)
     while training.epoch < config.num_epochs:
         first = training.step - training.epoch * training.steps_per_epoch
+        if first == 0:
+            hand_on(training, folder, options.branches, made_with)
         steps.begin_epoch(first)
         for _ in range(first, training.steps_per_epoch):
             steps.step()
@@ -126,17 +126,17 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[int]
             if is_time_to_tell():
                 options.on_progress(_progress(training))
             if options.should_stop():
-                _save(folder, training, made_with)
+                save_checkpoint(folder, config, training, made_with)
                 raise Stopped(f"stopped at step {training.step} of {training.num_steps}; run it again to go on")
             if is_time_to_save():
-                _save(folder, training, made_with)
+                save_checkpoint(folder, config, training, made_with)
             yield training.steps_left
         tested = steps.evaluate()
         yield training.steps_left  # waits are short when the others have their tests on the way, too
         training.finish_epoch(*tested.read())
         training.seconds = time.monotonic() - began
         if is_time_to_note():
-            _write_tables(folder, training)
+            write_tables(folder, training)
         options.on_progress(_progress(training))
     _finish(folder, training, made_with)
 
@@ -154,7 +154,7 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
     num_bytes = training_bytes(training.sparse)
     if training.config.storage == "packed":
         training.sparse.detach()  # dense weights again, as they are read everywhere
-    _write_tables(folder, training)
+    write_tables(folder, training)
     folder.write_tensors("final_weights", training.model.state_dict())
     folder.write_tensors("final_topology", masks)
     folder.write_json(
@@ -190,53 +190,6 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
         },
     )
     folder.file("checkpoint.pt").unlink(missing_ok=True)
-
-
-def _save(folder: RunFolder, training: Training, made_with: Settings) -> None:
-    """Write a checkpoint, but never over a good one with a network that went astray."""
-    training.check_finite()
-    _write_tables(folder, training)
-    content = io.BytesIO()  # torch would not tell that a disk is full
-    torch.save({**training.state(), "made_with": made_with}, content)
-    write_atomically(folder.file("checkpoint.pt"), lambda file: file.write(content.getbuffer()))
-
-
-def _read_checkpoint(folder: RunFolder, config: Config) -> dict[str, Any] | None:
-    """What was saved last, if anything; all that is damaged is named before anything is written."""
-    for table in ("metrics.csv", "layers.csv", "history.csv"):
-        folder.read_table(table)
-    path = folder.file("checkpoint.pt")
-    if not path.exists():
-        return None
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if broken := archive.testzip():
-                raise zipfile.BadZipFile(f"its part {broken} does not match its checksum")
-        saved: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise BadRun(f"{path} is damaged ({error}); delete it to train this run from the start") from None
-    if saved.get("format") != STATE_FORMAT:
-        raise BadRun(f"{path} is of another version of regrow; delete it to train this run from the start")
-    if saved.get("id") != config.id:
-        raise BadRun(f"{path} belongs to another run, {saved.get('id')}; delete it to train this run from the start")
-    return saved
-
-
-def _write_tables(folder: RunFolder, training: Training) -> None:
-    names = [layer.name for layer in training.sparse.layers]
-    columns = ["step", "threshold", *(f"{what}:{name}" for what in ("pruned", "grown") for name in names)]
-    history = [
-        {
-            "step": record.step,
-            **({} if record.threshold is None else {"threshold": record.threshold}),
-            **{f"pruned:{name}": count for name, count in record.pruned.items()},
-            **{f"grown:{name}": count for name, count in record.grown.items()},
-        }
-        for record in training.sparse.history
-    ]
-    folder.write_table("history.csv", columns, history)
-    folder.write_table("layers.csv", ["epoch", *names], training.layers)
-    folder.write_table("metrics.csv", METRICS, training.metrics)
 
 
 def _progress(training: Training) -> Progress:

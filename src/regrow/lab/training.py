@@ -178,7 +178,6 @@ class Training:
         """All that a fresh process needs to go on with the same bits."""
         return {
             "format": STATE_FORMAT,
-            "id": self.config.id,
             "step": self.step,
             "seconds": self.seconds,
             "threads": torch.get_num_threads(),
