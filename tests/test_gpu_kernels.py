@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from regrow.kernels import comparing, drawing
+from regrow.kernels.convolution import CHANNELS_IN, CHANNELS_OUT, weight_gradient
 from regrow.kernels.zeroing import Masks
 from regrow.row import cut_into_chunks
 from regrow.rules import grow
@@ -97,6 +98,21 @@ def test_the_first_free_places_are_those_that_the_cpu_finds(share, density):
     found = drawing.first_free(chunk, wanted, active, key=77)
     on_cpu = replace(chunk, device=torch.device("cpu"))
     assert torch.equal(found.cpu(), grow._first_free(on_cpu, wanted, free, active.cpu(), 77))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (3, 2), (1, 1), (1, 2)])
+@pytest.mark.parametrize("num_in", CHANNELS_IN)
+@pytest.mark.parametrize("num_out", CHANNELS_OUT)
+def test_weight_gradients_are_those_of_float64_but_for_rounding(dtype, size, stride, num_in, num_out):
+    generator = torch.Generator().manual_seed(3)
+    images = torch.randn(7, num_in, 13, 11, generator=generator).to(DEVICE, dtype, memory_format=torch.channels_last)
+    slopes = torch.randn(7, num_out, -(-13 // stride), -(-11 // stride), generator=generator)
+    slopes = slopes.to(DEVICE, dtype, memory_format=torch.channels_last)
+    found = weight_gradient(slopes, images, size, stride)
+    expected = weight_gradient(slopes.cpu().double(), images.cpu().double(), size, stride)
+    assert (found.cpu().double() - expected).norm() < 3e-3 * expected.norm()
+    assert all(torch.equal(found, weight_gradient(slopes, images, size, stride)) for _ in range(3))
 
 
 def test_the_gradient_of_shared_values_is_the_same_every_time_and_that_of_the_cpu():

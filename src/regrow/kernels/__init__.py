@@ -31,6 +31,6 @@ def _triton_kernels() -> Any:
 
     if tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 3):
         return None
-    from regrow.kernels import triton_kernels, triton_walking
+    from regrow.kernels import triton_convolution, triton_kernels, triton_walking
 
-    return {**vars(triton_kernels), **vars(triton_walking)}
+    return {**vars(triton_kernels), **vars(triton_walking), **vars(triton_convolution)}

@@ -5,6 +5,8 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from regrow.kernels import can_use_triton
+
 F = TypeVar("F", bound=Callable[..., Any])
 _MOST_VARIANTS = 64
 
@@ -19,8 +21,21 @@ def compiled(function: F) -> F:
     from torch._dynamo import config as tracing
 
     tracing.recompile_limit = max(tracing.recompile_limit, _MOST_VARIANTS)
-    options: Any = {"deterministic": True} if chooses_by_rule() else None
-    return cast(F, torch.compile(function, dynamic=False, options=options))
+    return cast(F, torch.compile(function, dynamic=False, options=_options()))
+
+
+def _options() -> dict[str, Any]:
+    options: dict[str, Any] = {"deterministic": True} if chooses_by_rule() else {}
+    if has_own_kernels():
+        from regrow.lab.own_kernels import OwnWeightGradients
+
+        options["post_grad_custom_pre_pass"] = OwnWeightGradients()
+    return options
+
+
+def has_own_kernels() -> bool:
+    """Whether compiled networks use kernels of ours where they are faster."""
+    return torch.cuda.is_available() and can_use_triton(torch.device("cuda"))
 
 
 def chooses_by_rule() -> bool:
@@ -37,4 +52,5 @@ def describe_kernels(device: torch.device, is_compiled: bool) -> str:
     convolutions = "deterministic cuDNN by its heuristics" if torch.backends.cudnn.deterministic else "cuDNN"
     if not is_compiled:
         return convolutions
-    return f"{convolutions}; the rest compiled, {'by rule' if chooses_by_rule() else 'timed at the start'}"
+    own = "; of few channels, weight gradients by our own" if has_own_kernels() else ""
+    return f"{convolutions}{own}; the rest compiled, {'by rule' if chooses_by_rule() else 'timed at the start'}"
