@@ -44,27 +44,6 @@ def test_runs_that_take_turns_in_lanes_end_as_if_alone(tmp_path: Path):
         assert_same_result(tmp_path / "lanes" / config.id, tmp_path / "alone" / config.id)
 
 
-def test_runs_of_different_length_end_together_when_none_is_waiting(tmp_path: Path):
-    """Else a long one would end up alone, which a GPU cannot be filled with."""
-    configs = [small(seed=seed, epochs=epochs) for seed, epochs in enumerate((3, 9, 6, 9))]
-    last: dict[str, int] = {}
-
-    class Watched(Board):
-        def update(self, run: str, far: Progress) -> None:
-            last[run] = far.epoch
-
-        def end(self, run: str, how: str) -> None:
-            ends.append((run, dict(last)))
-
-    ends: list[tuple[str, dict[str, int]]] = []
-    with Watched(Console(file=io.StringIO())) as board:
-        backlog = Backlog(configs, tmp_path, board)
-        train_in_lanes(backlog, tmp_path, Options(threads=1), 4, board, lambda: False)
-    first, others = ends[0]
-    assert first == configs[0].id
-    assert all(config.epochs - others[config.id] <= 1 for config in configs)
-
-
 def test_lanes_that_are_interrupted_save_and_say_what_is_left(tmp_path: Path):
     turns = iter(range(1000))
     with Board(Console(file=io.StringIO())) as board:

@@ -12,7 +12,7 @@ from torch import Tensor
 from regrow.kernels import kernel, on
 
 CHANNELS_IN = (3, 16, 32, 64)
-CHANNELS_OUT = (16, 32, 64)
+CHANNELS_OUT = (16, 32, 64, 128)
 """Numbers of channels for which it was measured to be faster than cuDNN (benchmarks/weight_gradient.py)."""
 _PIXELS = 64
 _MOST_COLUMNS = 128
@@ -99,7 +99,8 @@ def _(slopes: Tensor, images: Tensor, size: int, stride: int) -> Tensor:
 
 
 def _new_gradient(slopes: Tensor, images: Tensor, size: int) -> Tensor:
-    return images.new_empty(_shape(slopes, images, size)).contiguous(memory_format=torch.channels_last)
+    shape = _shape(slopes, images, size)
+    return torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=torch.channels_last)
 
 
 def _shape(slopes: Tensor, images: Tensor, size: int) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Runs side by side on a GPU: each a lane with a stream of its own, all in one process, taking turns step by step."""
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,57 +23,18 @@ def train_in_lanes(
     backlog: Backlog, root: Path, options: Options, num_lanes: int | None, board: Board, should_stop: Callable[[], bool]
 ) -> None:
     """Train what is in the backlog, `num_lanes` runs at a time or as many as fit; one that fails ends alone."""
-    lanes: dict[str, Lane] = {}
+    lanes: dict[str, Iterator[None]] = {}
     room = _Room(num_lanes, options.device)
     while lanes or (backlog and not should_stop()):
         while len(lanes) < room.num_lanes and not should_stop() and (config := backlog.take()):
-            lanes[config.id] = Lane(
-                _open(config, root, replace(options, branches=backlog.branches_of(config)), board, should_stop)
-            )
-        for run in list(lanes) if backlog else in_proportion(lanes):
-            how = lanes[run].move(RunFolder(root / run))
+            own = replace(options, branches=backlog.branches_of(config))
+            lanes[config.id] = _open(config, root, own, board, should_stop)
+        for run, lane in list(lanes.items()):
+            how = _move(lane, RunFolder(root / run))
             if how is not None:
                 del lanes[run]
                 backlog.ended(run, how)
         room.look(is_used=bool(lanes))
-
-
-@dataclass
-class Lane:
-    """A run that takes its steps in turn with others. It has earned its first turn; in that it says what is left."""
-
-    steps: Iterator[int]
-    left: int = 1
-    earned: float = 1.0
-
-    def move(self, folder: RunFolder) -> str | None:
-        """Take a step; how the run ended, if it did."""
-        try:
-            self.left = next(self.steps)
-        except StopIteration:
-            return describe_result(folder)
-        except (Stopped, *KNOWN_TROUBLE) as error:
-            return str(error)
-        except Exception as error:  # whatever it is, it is no trouble of the other lanes
-            return "".join(traceback.format_exception(error))
-        return None
-
-
-def in_proportion(lanes: Mapping[str, Lane]) -> list[str]:
-    """Whose turn it is where nobody waits for a lane: in proportion to what is left, so that all end together.
-
-    >>> lanes = {"long": Lane(iter(()), left=200), "short": Lane(iter(()), left=100, earned=0.0)}
-    >>> [in_proportion(lanes) for _ in range(4)]
-    [['long'], ['long', 'short'], ['long'], ['long', 'short']]
-    """
-    most = max(lane.left for lane in lanes.values())
-    due = []
-    for run, lane in lanes.items():
-        lane.earned += lane.left / most if lane.left else 1.0
-        if lane.earned >= 1:
-            lane.earned -= 1
-            due.append(run)
-    return due
 
 
 class _Room:
@@ -98,6 +59,21 @@ class _Room:
         return torch.cuda.mem_get_info(self._device)[0] if self._is_open else 0
 
 
-def _open(config: Config, root: Path, options: Options, board: Board, should_stop: Callable[[], bool]) -> Iterator[int]:
+def _open(
+    config: Config, root: Path, options: Options, board: Board, should_stop: Callable[[], bool]
+) -> Iterator[None]:
     told = replace(options, on_progress=partial(board.update, config.id), should_stop=should_stop)
     return on_own_stream(train_by_steps(config, root, told), options.device)
+
+
+def _move(lane: Iterator[None], folder: RunFolder) -> str | None:
+    """Take a step of a lane; how its run ended, if it did."""
+    try:
+        next(lane)
+    except StopIteration:
+        return describe_result(folder)
+    except (Stopped, *KNOWN_TROUBLE) as error:
+        return str(error)
+    except Exception as error:  # whatever it is, it is no trouble of the other lanes
+        return "".join(traceback.format_exception(error))
+    return None

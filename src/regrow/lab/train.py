@@ -66,8 +66,8 @@ def train(config: Config, root: Path, options: Options) -> None:
         torch.set_num_threads(threads)  # a run that goes on may have taken its own
 
 
-def train_by_steps(config: Config, root: Path, options: Options) -> Iterator[int]:
-    """The same, with a pause after every step, so that several runs can take turns; tells how many steps are left."""
+def train_by_steps(config: Config, root: Path, options: Options) -> Iterator[None]:
+    """The same, with a pause after every step, so that several runs can take turns."""
     folder = RunFolder(root / config.id)
     with folder.lock():
         folder.check(config)
@@ -75,7 +75,7 @@ def train_by_steps(config: Config, root: Path, options: Options) -> Iterator[int
             yield from _train(config, folder, options)
 
 
-def on_own_stream(steps: Iterator[int], device: str) -> Iterator[int]:
+def on_own_stream(steps: Iterator[None], device: str) -> Iterator[None]:
     """Take steps on a stream of their own where the device has streams; a graph cannot be captured on the main one."""
     if not device.startswith("cuda"):
         yield from steps
@@ -84,13 +84,13 @@ def on_own_stream(steps: Iterator[int], device: str) -> Iterator[int]:
     while True:
         with torch.cuda.stream(stream):
             try:
-                left = next(steps)
+                next(steps)
             except StopIteration:
                 return
-        yield left
+        yield
 
 
-def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[int]:
+def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None]:
     saved = read_checkpoint(folder, config)
     threads = saved["threads"] if saved else options.threads
     if threads:
@@ -130,9 +130,9 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[int]
                 raise Stopped(f"stopped at step {training.step} of {training.num_steps}; run it again to go on")
             if is_time_to_save():
                 save_checkpoint(folder, config, training, made_with)
-            yield training.steps_left
+            yield
         tested = steps.evaluate()
-        yield training.steps_left  # waits are short when the others have their tests on the way, too
+        yield  # waits are short when the others have their tests on the way, too
         training.finish_epoch(*tested.read())
         training.seconds = time.monotonic() - began
         if is_time_to_note():

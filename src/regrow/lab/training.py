@@ -113,10 +113,6 @@ class Training:
         return len(self.metrics)
 
     @property
-    def steps_left(self) -> int:
-        return self.num_steps - self.step
-
-    @property
     def rate(self) -> float:
         """The learning rate of the next step."""
         return value_at(self.rates, self.step)
