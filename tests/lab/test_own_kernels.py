@@ -64,7 +64,7 @@ def test_the_first_layer_needs_no_other_gradient():
 
 def test_what_was_not_measured_to_be_faster_is_left_to_cudnn():
     left = [
-        network(convolution(3, 128)),
+        network(convolution(3, 256)),
         network(convolution(3, 16, 5)),
         network(nn.Conv2d(3, 16, 3)),  # not padded, and with a bias
         network(convolution(3, 24)),

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from statistics import mean
 
-from regrow.lab.report.results import Group, collect
+from regrow.lab.report.results import Group, Result, collect
 from regrow.lab.runs import find_runs
 
 ROOT = Path(__file__).parent.parent.parent
@@ -54,7 +54,7 @@ def is_shown(cell: str, *values: float | None) -> bool:
 @cache
 def kept(model: str) -> dict[tuple[str, float | None], Group]:
     """By name and sparsity."""
-    names = ("lenet_mnist", "lenet_early_stop", "wrn_cifar10", "wrn_tickets")
+    names = ("lenet_mnist", "lenet_early_stop", "wrn_cifar10", "wrn_tickets", "wrn_early_stop")
     folders = [ROOT / "results" / name for name in names]
     experiments = {experiment.model: experiment for experiment in collect(*find_runs(folders)).experiments}
     return {(group.name, group.sparsity): group for group in experiments[model].groups}
@@ -116,14 +116,30 @@ def test_tickets():
         assert is_shown(lately, mean(epochs)), (connections, weights)
 
 
+def sparsity_of_group(result: Result, number: int) -> float:
+    layers = [layer for layer in result.layers if layer.name.startswith(f"groups.{number}.")]
+    return 1 - sum(layer.active for layer in layers) / sum(layer.positions for layer in layers)
+
+
 def test_emerging_sparsity():
     _, _, (_, *cells) = table("**Emerging sparsity.**")
     for number, cell in enumerate(cells):
-        shares = []
-        for result in kept("wrn_28_2")["DSR", 0.9].results:
-            layers = [layer for layer in result.layers if layer.name.startswith(f"groups.{number}.")]
-            shares.append(1 - sum(layer.active for layer in layers) / sum(layer.positions for layer in layers))
+        shares = [sparsity_of_group(result, number) for result in kept("wrn_28_2")["DSR", 0.9].results]
         assert is_shown(cell, *shares), (number, cell, shares)
+
+
+def test_stopping_early():
+    (_, *head), _, *rows = table("**Stopping early.**")
+    for epoch, last, lately, groups in zip(head, *(cells for _, *cells in rows), strict=True):
+        name = "DSR" if epoch.startswith("190") else f"DSR, rewiring until epoch {epoch} of 200"
+        group = kept("wrn_28_2").get((name, 0.9))
+        if group is None:
+            assert (last, lately, groups) == ("not run", "not run", ""), epoch
+            continue
+        first = next(result for result in group.results if result.config.seed == 0)
+        assert is_shown(last, first.accuracy), epoch
+        assert is_shown(lately, mean(row["test_accuracy"] for row in first.metrics[-10:])), epoch
+        assert is_shown(groups, *(sparsity_of_group(first, number) for number in range(3))), epoch
 
 
 def test_how_fast_the_faster_host_was():
