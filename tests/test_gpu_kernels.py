@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regrow.kernels import comparing, drawing
+from regrow import chance
+from regrow.kernels import comparing, drawing, spreading
 from regrow.kernels.convolution import CHANNELS_IN, CHANNELS_OUT, weight_gradient
 from regrow.kernels.zeroing import Masks
 from regrow.row import cut_into_chunks
 from regrow.rules import grow
-from regrow.storage.sharing import Sharing
+from regrow.storage.sharing import Sharing, add_up_in_any_order, signed_index
 from regrow.units import cut
 
 pytestmark = pytest.mark.gpu
@@ -126,3 +127,20 @@ def test_the_gradient_of_shared_values_is_the_same_every_time_and_that_of_the_cp
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
     torch.testing.assert_close(found[0], found[3])
+
+
+@pytest.mark.parametrize(("num_positions", "num_values"), [(1, 1), (9, 3), (10_001, 37), (147_456, 14_000)])
+def test_shared_values_are_spread_and_collected_to_the_bits_that_torch_gives(num_positions, num_values):
+    key, device = chance.signed(chance.key(5, num_positions)), torch.device(DEVICE, 0)
+    values = torch.randn(num_values, device=device)
+    index = signed_index(key, num_positions, num_values, device)
+    assert torch.equal(spreading.spread(values, num_positions, key), torch.cat([values, -values])[index])
+    share = 2.0 ** (num_positions.bit_length() - 62)
+    for scale in (1.0, 1e-30, 1e30, 0.0):
+        pieces = scale * torch.randn(num_positions, device=device)
+        both = add_up_in_any_order(pieces, index, 2 * num_values)
+        found = spreading.collect(pieces, num_values, key, share)
+        assert torch.equal(found, both[:num_values] - both[num_values:])
+    for poison in (torch.nan, torch.inf):
+        pieces = torch.ones(num_positions, device=device).index_fill_(0, torch.tensor([0], device=device), poison)
+        assert not spreading.collect(pieces, num_values, key, share).isfinite().any()

@@ -31,6 +31,7 @@ def _triton_kernels() -> Any:
 
     if tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 3):
         return None
-    from regrow.kernels import triton_convolution, triton_kernels, triton_walking
+    from regrow.kernels import triton_convolution, triton_kernels, triton_spreading, triton_walking
 
-    return {**vars(triton_kernels), **vars(triton_walking), **vars(triton_convolution)}
+    modules = (triton_kernels, triton_walking, triton_spreading, triton_convolution)
+    return {name: found for module in modules for name, found in vars(module).items()}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regrow import chance
+from regrow.kernels.spreading import can_spread, collect, spread
 from regrow.units import Layer
 
 _BITS = 32
@@ -66,17 +67,22 @@ def signed_index(key: int, num_positions: int, num_values: int, device: torch.de
 
 @torch.library.custom_op("regrow::expand", mutates_args=())
 def _expand(values: Tensor, shape: Sequence[int], order: Sequence[int], key: int) -> Tensor:
-    both = torch.cat([values, -values])
-    dense = both.index_select(0, signed_index(key, prod(shape), len(values), values.device)).view(shape)
+    if can_spread(values):
+        dense = spread(values, prod(shape), key)
+    else:
+        both = torch.cat([values, -values])
+        dense = both.index_select(0, signed_index(key, prod(shape), len(values), values.device))
     layer = Layer("", tuple(shape), tuple(order))
-    return layer.unflatten(layer.flatten(dense))
+    return layer.unflatten(layer.flatten(dense.view(shape)))
 
 
 @torch.library.custom_op("regrow::collect", mutates_args=())
 def _collect(gradient: Tensor, num_values: int, order: Sequence[int], key: int) -> Tensor:
     """The gradient of the values: for each the signed sum over its positions."""
-    index = signed_index(key, gradient.numel(), num_values, gradient.device)
-    both = add_up(gradient.reshape(-1), index, 2 * num_values)
+    pieces = gradient.reshape(-1)
+    if can_spread(pieces):
+        return collect(pieces, num_values, key, _share(len(pieces)))
+    both = add_up(pieces, signed_index(key, len(pieces), num_values, pieces.device), 2 * num_values)
     return both[:num_values] - both[num_values:]
 
 
@@ -125,7 +131,12 @@ def add_up_in_any_order(pieces: Tensor, index: Tensor, size: int) -> Tensor:
     not finite, no sum is.
     """
     largest = pieces.abs().amax().double().clamp_min(torch.finfo(torch.float32).tiny)
-    unit = largest * 2.0 ** (len(pieces).bit_length() - 62)
+    unit = largest * _share(len(pieces))
     whole = (pieces.double() / unit).round_().long()
     sums = torch.zeros(size, dtype=torch.int64, device=pieces.device).scatter_add_(0, index, whole)
     return (sums.double() * unit).to(pieces.dtype)
+
+
+def _share(num_pieces: int) -> float:
+    """What of the largest piece pieces are counted in."""
+    return 2.0 ** (num_pieces.bit_length() - 62)
