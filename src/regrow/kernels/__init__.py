@@ -13,8 +13,9 @@ def can_use_triton(device: torch.device) -> bool:
 
 
 def on(device: torch.device) -> AbstractContextManager[object]:
-    """Makes a device the current one, at no cost where it already is."""
-    return nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
+    """Makes a GPU the current one, at no cost where it already is; a CPU needs none, for Triton's interpreter."""
+    is_there = device.type != "cuda" or torch.cuda.current_device() == device.index
+    return nullcontext() if is_there else torch.cuda.device(device)
 
 
 def kernel(name: str) -> Any:
