@@ -11,6 +11,7 @@ from small_runs import assert_same_result, small, stop_after
 from regrow.lab.backlog import Backlog, Outcome
 from regrow.lab.branches import find_trunks
 from regrow.lab.config import Config
+from regrow.lab.endings import Ending
 from regrow.lab.lanes import train_in_lanes
 from regrow.lab.processes import train_in_processes
 from regrow.lab.progress import Board
@@ -95,7 +96,7 @@ def test_a_branch_waits_for_its_trunk_and_no_longer_when_that_has_failed(tmp_pat
     assert backlog.take() == trunk
     assert backlog.branches_of(trunk) == (branch,)
     assert backlog.take() is None
-    backlog.ended(trunk.id, "out of memory")
+    backlog.ended(trunk.id, Ending("failed", "out of memory"))
     assert backlog.take() == branch
 
 

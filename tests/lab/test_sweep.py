@@ -16,6 +16,7 @@ from small_runs import assert_same_result, small
 
 from regrow.lab.backlog import Backlog, Outcome, with_parents
 from regrow.lab.config import Config
+from regrow.lab.endings import Ending
 from regrow.lab.lanes import train_in_lanes
 from regrow.lab.progress import Board
 from regrow.lab.runs import RunFolder
@@ -91,7 +92,7 @@ def test_what_waits_for_a_run_that_was_stopped_waits_no_longer(tmp_path: Path):
     dense = backlog.take()
     assert dense is not None
     assert backlog.take() is None
-    backlog.ended(dense.id, "stopped at step 3 of 4")
+    backlog.ended(dense.id, Ending("stopped", "stopped at step 3 of 4"))
     assert not backlog
     assert backlog.close().stopped == [dense.id, compressed.id]
 

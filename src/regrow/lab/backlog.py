@@ -1,19 +1,14 @@
 """The runs of a sweep that are still to be trained, and what became of the others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from regrow.lab.branches import find_trunks
 from regrow.lab.config import Config, parent_id, parent_of
-from regrow.lab.data import FetchError
+from regrow.lab.endings import Ending
 from regrow.lab.progress import Board
-from regrow.lab.runs import BadRun, RunFolder
-from regrow.lab.train import Stopped
-from regrow.lab.training import NotFinite
-
-KNOWN_TROUBLE = (ValueError, TypeError, NotFinite, FetchError, OSError)
-"""What a user can do something about: shown as a sentence, not as a traceback."""
+from regrow.lab.runs import RunFolder
 
 
 @dataclass
@@ -65,20 +60,18 @@ class Backlog:
         """The runs that wait to be given the state of this one where their ways part."""
         return tuple(config for run, config in self._waiting.items() if self._trunks.get(run) == trunk.id)
 
-    def ended(self, run: str, how: str) -> None:
-        """Note how a run ended, in the words of `describe_end`."""
+    def ended(self, run: str, ending: Ending) -> None:
+        """Note how a run ended."""
         self._unfinished.discard(run)
-        if how.startswith("done"):
+        dropped = [] if ending.kind == "done" else self._drop_dependents(run)
+        if ending.kind == "done":
             self.outcome.done.append(run)
-        elif how.startswith("stopped"):
-            self.outcome.stopped.append(run)
-            self.outcome.stopped += self._drop_dependents(run)
+        elif ending.kind == "stopped":
+            self.outcome.stopped += [run, *dropped]
         else:
-            self.outcome.failed[run] = how
-            for dependent in self._drop_dependents(run):
-                self.outcome.failed[dependent] = f"not started, because {run} failed"
-            how = f"failed: {how}"
-        self._board.end(run, how)
+            self.outcome.failed[run] = ending.sentence
+            self.outcome.failed |= dict.fromkeys(dropped, f"not started, because {run} failed")
+        self._board.end(run, str(ending))
 
     def close(self) -> Outcome:
         """What is still waiting was not begun."""
@@ -99,22 +92,3 @@ class Backlog:
             del self._waiting[child]
             dropped += [child, *self._drop_dependents(child)]
         return dropped
-
-
-def describe_end(act: Callable[[], object], folder: RunFolder) -> str:
-    """Train, and say in a sentence how it ended."""
-    try:
-        act()
-    except (Stopped, *KNOWN_TROUBLE) as error:
-        return str(error)
-    return describe_result(folder)
-
-
-def describe_result(folder: RunFolder) -> str:
-    """A finished run in a sentence."""
-    try:
-        summary = folder.summary()
-    except BadRun as error:
-        return str(error)
-    assert summary is not None
-    return f"done: {summary['accuracy']:.2f} % in {summary['seconds']:.0f} s"

@@ -84,9 +84,9 @@ def train(
         settings = merge(settings, nest(key, value))
     config = make_config(settings)
     with Board(err) as board:
-        how = train_here(config, runs, make_options(device, threads, compile_, save_every), board)
-    if not how.startswith("done"):
-        raise typer.Exit(130 if how.startswith("stopped") else 1)
+        ending = train_here(config, runs, make_options(device, threads, compile_, save_every), board)
+    if ending.kind != "done":
+        raise typer.Exit(130 if ending.kind == "stopped" else 1)
     out.print(str(runs / config.id), soft_wrap=True, markup=False)
 
 

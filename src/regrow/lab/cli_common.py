@@ -38,11 +38,11 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        from regrow.lab.backlog import KNOWN_TROUBLE
+        from regrow.lab.endings import EXPECTED
 
         try:
             return command(*args, **kwargs)
-        except KNOWN_TROUBLE as error:
+        except EXPECTED as error:
             _fail(str(error))
 
     return run

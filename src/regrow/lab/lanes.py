@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 
-from regrow.lab.backlog import KNOWN_TROUBLE, Backlog, describe_result
+from regrow.lab.backlog import Backlog
 from regrow.lab.config import Config
+from regrow.lab.endings import EXPECTED, Ending, ended_by, result_in
 from regrow.lab.progress import Board
 from regrow.lab.runs import RunFolder
-from regrow.lab.train import Options, Stopped, on_own_stream, train_by_steps
+from regrow.lab.train import Options, on_own_stream, train_by_steps
 
 MOST_LANES = 8  # more gained nothing for a network of the size of WRN-28-2
 _ROUNDS_TO_SETTLE = 20
@@ -30,10 +31,10 @@ def train_in_lanes(
             own = replace(options, branches=backlog.branches_of(config))
             lanes[config.id] = _open(config, root, own, board, should_stop)
         for run, lane in list(lanes.items()):
-            how = _move(lane, RunFolder(root / run))
-            if how is not None:
+            ending = _move(lane, RunFolder(root / run))
+            if ending is not None:
                 del lanes[run]
-                backlog.ended(run, how)
+                backlog.ended(run, ending)
         room.look(is_used=bool(lanes))
 
 
@@ -66,14 +67,14 @@ def _open(
     return on_own_stream(train_by_steps(config, root, told), options.device)
 
 
-def _move(lane: Iterator[None], folder: RunFolder) -> str | None:
+def _move(lane: Iterator[None], folder: RunFolder) -> Ending | None:
     """Take a step of a lane; how its run ended, if it did."""
     try:
         next(lane)
     except StopIteration:
-        return describe_result(folder)
-    except (Stopped, *KNOWN_TROUBLE) as error:
-        return str(error)
+        return result_in(folder)
+    except EXPECTED as error:
+        return ended_by(error)
     except Exception as error:  # whatever it is, it is no trouble of the other lanes
-        return "".join(traceback.format_exception(error))
+        return Ending("failed", "".join(traceback.format_exception(error)))
     return None

@@ -11,8 +11,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from regrow.lab.backlog import Backlog, describe_end
+from regrow.lab.backlog import Backlog
 from regrow.lab.config import Config, read_config
+from regrow.lab.endings import Ending, how_it_ends
 from regrow.lab.progress import Board
 from regrow.lab.runs import RunFolder
 from regrow.lab.signals import stop_on_signals
@@ -30,9 +31,9 @@ def train_in_processes(
             running[worker.connection] = worker
         for ready in wait(list(running), timeout=0.2):
             assert isinstance(ready, Connection)
-            how = running[ready].listen(board)
-            if how is not None:
-                backlog.ended(running.pop(ready).id, how)
+            ending = running[ready].listen(board)
+            if ending is not None:
+                backlog.ended(running.pop(ready).id, ending)
         if should_stop():
             for worker in running.values():
                 worker.stop()
@@ -43,7 +44,7 @@ class _Worker:
 
     def __init__(self, config: Config, root: Path, options: Options) -> None:
         self.id = config.id
-        self._said: str | None = None
+        self._said: Ending | None = None
         self._has_begun = self._told_to_stop = False
         context = multiprocessing.get_context("spawn")
         self.connection, other_end = context.Pipe(duplex=False)
@@ -55,14 +56,16 @@ class _Worker:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         other_end.close()
 
-    def listen(self, board: Board) -> str | None:
+    def listen(self, board: Board) -> Ending | None:
         """Take one message; how the run ended, if it did."""
         try:
             message: Any = self.connection.recv()
         except EOFError:
             self._process.join()
-            was_early = self._told_to_stop and not self._has_begun
-            silent = "stopped before it began" if was_early else f"died (exit code {self._process.exitcode})"
+            if self._told_to_stop and not self._has_begun:
+                silent = Ending("stopped", "stopped before it began")
+            else:
+                silent = Ending("failed", f"died (exit code {self._process.exitcode})")
             return self._said or silent
         if isinstance(message, Progress):
             self._has_begun = True
@@ -92,9 +95,9 @@ def _work(settings: dict[str, Any], root: Path, options: Options, line: Connecti
                 parent_is_gone = True
 
         options = replace(options, on_progress=tell, should_stop=lambda: parent_is_gone or should_stop())
-        how = describe_end(partial(train, config, root, options), RunFolder(root / config.id))
+        ending = how_it_ends(partial(train, config, root, options), RunFolder(root / config.id))
         with suppress(OSError):  # nobody is left to be told
-            line.send(how)
+            line.send(ending)
 
 
 def _nobody(progress: Progress) -> None:

@@ -5,8 +5,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from regrow.lab.backlog import Backlog, Outcome, describe_end, with_parents
+from regrow.lab.backlog import Backlog, Outcome, with_parents
 from regrow.lab.config import Config
+from regrow.lab.endings import Ending, how_it_ends
 from regrow.lab.lanes import train_in_lanes
 from regrow.lab.processes import train_in_processes
 from regrow.lab.progress import Board
@@ -24,15 +25,14 @@ def sweep(configs: Sequence[Config], root: Path, options: Options, at_once: int 
     return backlog.close()
 
 
-def train_here(config: Config, root: Path, options: Options, board: Board) -> str:
-    """Train a run, and before it those it starts from, in this process; says how that ended."""
-    how = ""
+def train_here(config: Config, root: Path, options: Options, board: Board) -> Ending:
+    """Train a run, and before it those it starts from, in this process; tells how the last that was tried ended."""
     for one in with_parents([config]):
         board.begin(one.id)
         with stop_on_signals() as should_stop:
             told = replace(options, on_progress=partial(board.update, one.id), should_stop=should_stop)
-            how = describe_end(partial(train, one, root, told), RunFolder(root / one.id))
-        board.end(one.id, how)
-        if not how.startswith("done"):
+            ending = how_it_ends(partial(train, one, root, told), RunFolder(root / one.id))
+        board.end(one.id, str(ending))
+        if ending.kind != "done":
             break
-    return how
+    return ending
