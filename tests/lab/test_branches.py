@@ -52,6 +52,11 @@ def test_runs_that_part_within_the_first_epoch_share_nothing_worth_it():
     assert not find_trunks([stops_at(0), stops_at(0.9), stops_at(5)])
 
 
+def test_runs_that_never_part_wait_for_nobody():
+    assert not find_trunks([stops_at(8), stops_at(None)])
+    assert not find_trunks([stops_at(None), stops_at(8)])
+
+
 @pytest.mark.parametrize("method", ["DSR", "SET", "DeepR"])
 def test_a_branch_ends_as_if_it_had_trained_alone(method: str, tmp_path: Path):
     """Also where rewiring stops within an epoch: the last whole one before is shared."""
@@ -81,6 +86,50 @@ def test_a_branch_that_has_begun_by_itself_goes_on_by_itself(tmp_path: Path):
     stop_after(7, branch, tmp_path)
     assert len(in_lanes([branch, trunk], tmp_path).done) == 2
     assert beginning_of(branch, tmp_path) is None
+
+
+def test_a_branch_whose_folder_is_in_use_does_not_trouble_its_trunk(tmp_path: Path):
+    branch, trunk = stops_at(3), stops_at(6)
+    with RunFolder(tmp_path / branch.id).lock():
+        outcome = in_lanes([branch, trunk], tmp_path)
+    assert outcome.done == [trunk.id]
+    assert "another process is training" in outcome.failed[branch.id]
+
+
+def test_nor_does_one_that_cannot_be_written(tmp_path: Path):
+    branch, trunk = stops_at(3), stops_at(6)
+    (tmp_path / branch.id).write_text("in the way")
+    outcome = in_lanes([branch, trunk], tmp_path)
+    assert outcome.done == [trunk.id]
+    assert "File exists" in outcome.failed[branch.id]
+
+
+def test_nor_does_one_that_holds_another_run(tmp_path: Path):
+    branch, trunk, other = stops_at(3), stops_at(6), stops_at(3, seed=1)
+    folder = RunFolder(tmp_path / branch.id)
+    with folder.lock():
+        folder.claim(other)
+    outcome = in_lanes([branch, trunk], tmp_path)
+    assert outcome.done == [trunk.id]
+    assert "belongs to another run" in outcome.failed[branch.id]
+    assert not folder.file("checkpoint.pt").exists()
+
+
+def test_nobody_waits_for_a_trunk_that_has_gone_past(tmp_path: Path):
+    branch, trunk = stops_at(3), stops_at(6)
+    stop_after(45, trunk, tmp_path)
+    backlog = Backlog([branch, trunk], tmp_path, Board(Console(file=io.StringIO())))
+    assert [backlog.take(), backlog.take()] == [branch, trunk]
+
+
+def test_when_a_trunk_fails_another_takes_its_place(tmp_path: Path):
+    first, second, trunk = stops_at(2), stops_at(4), stops_at(6)
+    backlog = Backlog([first, second, trunk], tmp_path, Board(Console(file=io.StringIO())))
+    assert backlog.take() == trunk
+    backlog.ended(trunk.id, Ending("failed", "out of memory"))
+    assert backlog.take() == second
+    assert backlog.branches_of(second) == (first,)
+    assert backlog.take() is None
 
 
 def test_a_finished_run_is_nobodys_trunk(tmp_path: Path):

@@ -1,7 +1,7 @@
 """The gradient of a convolution's weights, for kernels of 3x3 or 1x1 and 16-bit images with the channels innermost.
 
 Of cuDNN's kernels those that always add up in the same order are slow where there are many pixels and few channels.
-Ours cuts the pixels into parts, adds up each, then the parts: in the same order always, the same on every device.
+Ours cuts the pixels into parts, adds up each, then the parts, always the same ones in the same order.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def plan(num_in: int, num_pixels: int, size: int) -> Plan:
 
 @torch.library.custom_op("regrow::weight_gradient", mutates_args=())
 def weight_gradient(slopes: Tensor, images: Tensor, size: int, stride: int) -> Tensor:
-    """Out of the gradient of the output, `slopes`, and the input; any device can do it, a GPU by our kernel."""
+    """Out of the gradient of the output, `slopes`, and the input: on a GPU by our kernels, elsewhere by torch's."""
     weight, around = images.new_empty(_shape(slopes, images, size)), [size // 2, size // 2]
     made: Tensor = torch.ops.aten.convolution_backward(
         slopes, images, weight, None, [stride, stride], around, [1, 1], False, [0, 0], 1, [False, True, False]

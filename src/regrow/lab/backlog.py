@@ -1,14 +1,15 @@
 """The runs of a sweep that are still to be trained, and what became of the others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regrow.lab.branches import find_trunks
+from regrow.lab.branches import find_trunks, parting_epoch
 from regrow.lab.config import Config, parent_id, parent_of
 from regrow.lab.endings import Ending
 from regrow.lab.progress import Board
-from regrow.lab.runs import RunFolder
+from regrow.lab.runs import BadRun, RunFolder
 
 
 @dataclass
@@ -38,12 +39,13 @@ class Backlog:
         self.outcome = Outcome()
         self._root, self._board = root, board
         runs = {config.id: config for config in with_parents(configs)}
-        self.outcome.skipped += [run for run, config in runs.items() if RunFolder(root / run).has_finished(config)]
-        left = [(run, config) for run, config in runs.items() if run not in self.outcome.skipped]
-        self._waiting = dict(sorted(left, key=lambda pair: -pair[1].num_epochs))
-        self._unfinished = set(self._waiting)
-        self._parents = {run: parent_id(config) for run, config in self._waiting.items()}
-        self._trunks = find_trunks(self._waiting.values())
+        self.outcome.skipped += [run for run, config in runs.items() if self._folder(run).has_finished(config)]
+        left = {run: config for run, config in runs.items() if run not in self.outcome.skipped}
+        self._trunks = self._find_trunks(left)
+        order = sorted(left, key=lambda run: (-left[run].num_epochs, run in self._trunks))
+        self._waiting = {run: left[run] for run in order}
+        self._unfinished = set(left)
+        self._parents = {run: parent_id(config) for run, config in left.items()}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -63,7 +65,10 @@ class Backlog:
     def ended(self, run: str, ending: Ending) -> None:
         """Note how a run ended."""
         self._unfinished.discard(run)
-        dropped = [] if ending.kind == "done" else self._drop_dependents(run)
+        dropped = []
+        if ending.kind != "done":
+            dropped = self._drop_dependents(run)
+            self._trunks = self._find_trunks(self._waiting)
         if ending.kind == "done":
             self.outcome.done.append(run)
         elif ending.kind == "stopped":
@@ -80,10 +85,23 @@ class Backlog:
 
     def _is_ready(self, run: str) -> bool:
         """Whether neither the run it starts from nor its beginning is still to be trained by this sweep."""
-        checkpoint = RunFolder(self._root / run).file("checkpoint.pt")
-        return self._parents[run] not in self._unfinished and (
-            self._trunks.get(run) not in self._unfinished or checkpoint.exists()
-        )
+        if self._parents[run] in self._unfinished:
+            return False
+        return self._trunks.get(run) not in self._unfinished or self._folder(run).file("checkpoint.pt").exists()
+
+    def _find_trunks(self, runs: Mapping[str, Config]) -> dict[str, str]:
+        """Which of these runs wait for another one of them to come to where their ways part."""
+        found = find_trunks(runs.values())
+        return {run: trunk for run, trunk in found.items() if self._epochs_of(trunk) <= parting_epoch(runs[run])}
+
+    def _epochs_of(self, run: str) -> int:
+        """How far it came before."""
+        with suppress(BadRun):  # which it will say itself
+            return len(self._folder(run).read_table("metrics.csv"))
+        return 0
+
+    def _folder(self, run: str) -> RunFolder:
+        return RunFolder(self._root / run)
 
     def _drop_dependents(self, run: str) -> list[str]:
         """What starts from a run that did not finish, or from such a one, cannot start."""

@@ -7,6 +7,7 @@ if it had been stopped there, and goes on like any run that was interrupted: to 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import floor
 
 from regrow.lab.checkpoints import save_checkpoint
 from regrow.lab.config import Config
@@ -27,24 +28,23 @@ def find_trunks(configs: Iterable[Config]) -> dict[str, str]:
             alike.setdefault(replace(config, method=rest).id, []).append(config)
     trunks: dict[str, str] = {}
     for runs in alike.values():
-        trunk = max(runs, key=_until)
-        trunks |= {run.id: trunk.id for run in runs if run is not trunk and _until(run) * run.num_epochs >= 1}
+        trunk = max(runs, key=parting_epoch)
+        branches = [run for run in runs if run is not trunk and 1 <= parting_epoch(run) < run.num_epochs]
+        trunks |= {branch.id: trunk.id for branch in branches}
     return trunks
 
 
-def _until(config: Config) -> float:
-    """When rewiring stops, as a share of the training."""
+def parting_epoch(config: Config) -> int:
+    """The whole epochs that a run has in common with one that rewires longer."""
     until = config.method.get("until")
-    return 1.0 if until is None else float(until) / config.written_for
+    return config.num_epochs if until is None else floor(until * config.num_epochs / config.written_for)
 
 
 def hand_on(training: Training, folder: RunFolder, branches: Sequence[Config], made_with: Settings) -> None:
     """At the end of an epoch, leave the state of a trunk to the branches that part here and have not begun."""
     for branch in branches:
-        until = branch.make_method(training.steps_per_epoch).until
-        assert until is not None
-        if until // training.steps_per_epoch == training.epoch:
-            with suppress(BadRun):  # trained by another process, or its folder is that of another run
+        if parting_epoch(branch) == training.epoch:
+            with suppress(BadRun, OSError):  # the branch will find out for itself what is wrong with its folder
                 _leave(training, folder, branch, made_with)
 
 

@@ -14,7 +14,7 @@ class OwnWeightGradients(CustomGraphPass):
 
     def __call__(self, graph: fx.Graph) -> None:
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default):
-            if _suits(*node.args):
+            if _suits(*node.args) and any(_is_weight_gradient(user) for user in node.users):
                 _split(graph, node)
 
     def uuid(self) -> Any:
@@ -51,24 +51,34 @@ def _suits(
 
 
 def _is_well_stored(images: torch.Tensor) -> bool:
-    is_short = images.dtype in (torch.bfloat16, torch.float16)
-    return is_short and images.is_contiguous(memory_format=torch.channels_last)
+    """16 bits, channels innermost, and few enough for 32-bit offsets."""
+    is_small = images.dtype in (torch.bfloat16, torch.float16) and images.numel() < 2**31
+    return is_small and images.is_contiguous(memory_format=torch.channels_last)
+
+
+def _is_weight_gradient(user: fx.Node) -> bool:
+    """Of what a backward pass gives: the second."""
+    return bool(user.args[1] == 1)
 
 
 def _split(graph: fx.Graph, node: fx.Node) -> None:
     slopes, images, weight, _, stride = node.args[:5]
     size = weight.meta["val"].shape[-1]  # type: ignore[union-attr]
-    (old,) = (user for user in node.users if user.args[1] == 1)
     with graph.inserting_before(node):
         new = graph.call_function(
             torch.ops.regrow.weight_gradient.default,
             (slopes, images, size, stride[0]),  # type: ignore[index]
         )
-    new.meta["val"] = old.meta["val"]
-    old.replace_all_uses_with(new)
-    graph.erase_node(old)
+    new.meta["val"] = node.meta["val"][1]
+    for old in list(filter(_is_weight_gradient, node.users)):
+        old.replace_all_uses_with(new)
+        graph.erase_node(old)
     if node.users:
         node.args = (*node.args[:-1], [True, False, False])
         node.meta["val"] = (node.meta["val"][0], None, None)
     else:
         graph.erase_node(node)
+
+
+OWN_WEIGHT_GRADIENTS = OwnWeightGradients()
+"""The one there is: torch takes functions that are compiled with different objects for different functions."""

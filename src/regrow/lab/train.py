@@ -184,7 +184,7 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
             "provenance": {
                 **made_with,
                 "compiled": training.is_compiled,
-                "kernels": describe_kernels(training.device, training.is_compiled),
+                "kernels": describe_kernels(training.device, training.is_compiled, training.config.precision),
                 "finished": provenance.now(),
             },
         },
