@@ -15,6 +15,7 @@ from regrow.lab.report.figures import learning_curve, plates
 from regrow.lab.report.labels import FAMILIES
 from regrow.lab.report.results import Experiment, collect
 from regrow.lab.report.rewiring_figures import moves_weights, representatives, residual_groups
+from regrow.lab.report.stopping_figures import series_of, until, without_variants
 from regrow.lab.runs import find_runs
 
 
@@ -105,6 +106,30 @@ def test_learning_curves_are_medians_over_seeds(examples: Experiment) -> None:
     curve = learning_curve(group, "test_accuracy")
     assert list(curve) == list(range(1, 11))
     assert curve[10] == pytest.approx(97.4)
+
+
+def test_runs_that_stopped_early_are_drawn_against_when_they_did(tmp_path: Path) -> None:
+    for epoch, accuracy in ((90, 97.6), (10, 96.9), (2, 95.1)):
+        for seed in range(2):
+            method = {"name": "DSR", "sparsity": 0.99, "until": epoch}
+            write_run(tmp_path, accuracy + seed / 10, method=method, seed=seed, epochs=2)
+    write_run(tmp_path, 84.9, method="Gradual", sparsity=0.99, epochs=2)
+    experiment = experiment_in(tmp_path)
+    (series,) = series_of(experiment)
+    assert series.label == "DSR, sparsity 0.99"
+    assert [until(group) for group in series.groups] == [2, 10, 90]
+    picture = next(picture for plate in plates(experiment) for picture in plate.pictures if "stopped" in picture.name)
+    assert "95.15 % until epoch 2, 97.65 % until 90" in picture.alt
+    assert ">Compressed, sparsity 0.99</text>" in picture.svg
+
+
+def test_there_they_are_and_not_in_the_other_figures_too(tmp_path: Path) -> None:
+    """Only beside the one that stopped as in the paper: alone they are what there is to see."""
+    for number in (2, 10):
+        write_run(tmp_path, 95.0, method={"name": "DSR", "sparsity": 0.99, "until": number}, epochs=2)
+    assert len(without_variants(experiment_in(tmp_path)).groups) == 2
+    write_run(tmp_path, 97.0, method="DSR", sparsity=0.99, epochs=2)
+    assert [group.label for group in without_variants(experiment_in(tmp_path)).groups] == ["DSR"]
 
 
 @pytest.mark.parametrize(

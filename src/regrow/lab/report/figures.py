@@ -11,11 +11,19 @@ from regrow.lab.report.formats import percent, several, short_count
 from regrow.lab.report.palette import GROUND, INK, Look, looks
 from regrow.lab.report.results import Experiment, Group
 from regrow.lab.report.rewiring_figures import layers_plate, rewirings_plate
+from regrow.lab.report.stopping_figures import stopping_plate, without_variants
 
 
 def plates(experiment: Experiment) -> list[Plate]:
     """All figures of an experiment; those that have nothing to show are left out."""
-    made = [accuracy_plate(experiment), layers_plate(experiment), rewirings_plate(experiment), curves_plate(experiment)]
+    main = without_variants(experiment)
+    made = [
+        accuracy_plate(main),
+        stopping_plate(experiment),
+        layers_plate(main),
+        rewirings_plate(main),
+        curves_plate(main),
+    ]
     return [plate for plate in made if plate.pictures]
 
 
