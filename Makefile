@@ -26,11 +26,13 @@ demo: setup
 
 # The figures of docs/results.md, from the runs that are kept.
 figures: setup
-	$(BIN)/regrow report results/lenet_mnist results/wrn_cifar10 --out build/report
+	$(BIN)/regrow report results/lenet_mnist results/lenet_early_stop results/wrn_cifar10 results/wrn_early_stop --out build/report
 	mkdir -p docs/figures
 	cp build/report/figures/lenet-300-100-mnist-accuracy-parameters.svg docs/figures/lenet_mnist_accuracy.svg
 	cp build/report/figures/wrn-28-2-cifar10-accuracy-parameters.svg docs/figures/wrn_cifar10_accuracy.svg
 	cp build/report/figures/wrn-28-2-cifar10-layers-dsr-residual-group.svg docs/figures/wrn_cifar10_groups.svg
+	cp build/report/figures/lenet-300-100-mnist-stopped.svg docs/figures/lenet_mnist_stopped.svg
+	cp build/report/figures/wrn-28-2-cifar10-stopped.svg docs/figures/wrn_cifar10_stopped.svg
 
 lint: setup
 	$(BIN)/ruff format --check .
