@@ -3,14 +3,32 @@
 Triton decides when it is imported whether it interprets, so that this file is run in a process of its own.
 """
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
+from triton.runtime import interpreter
 
 from regrow import chance
-from regrow.kernels import spreading
+from regrow.kernels import comparing, spreading
 from regrow.kernels.convolution import CHANNELS_IN, by_our_kernels, weight_gradient
+from regrow.row import cut_into_chunks
+from regrow.select import k_smallest_each
 from regrow.storage.sharing import _share, add_up_in_any_order, signed_index
+from regrow.units import cut
+
+
+@pytest.fixture(autouse=True)
+def _loops_up_to_loaded_numbers(monkeypatch: pytest.MonkeyPatch):
+    """Triton 3.6 asks NumPy to take an array of one number for that number, which it does not do any more."""
+    as_it_is = interpreter._patch_lang_tensor
+
+    def patch(tensor: type, scope: Any) -> None:
+        as_it_is(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
 
 
 def pictures(*shape: int) -> Tensor:
@@ -36,6 +54,35 @@ def test_weight_gradients_do_not_depend_on_what_lies_around():
     inside.copy_(images.permute(0, 2, 3, 1).flatten())
     framed = inside.view(1, 3, 3, 16).permute(0, 3, 1, 2)
     assert torch.equal(by_our_kernels(slopes, framed, 3, 1), by_our_kernels(slopes, images, 3, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("levels", [2, 2**20])
+def test_the_smallest_units_of_each_layer_are_those_that_a_stable_sort_finds(dtype: torch.dtype, levels: int):
+    torch.manual_seed(0)
+    pieces = [((torch.randn(size) * levels).round() / levels).to(dtype) for size in (1, 9000, 40, 300)]
+    layers = [cut(f"layer{i}", piece, "weight") for i, piece in enumerate(pieces)]
+    (chunk,) = cut_into_chunks(layers, [torch.device("cpu")] * 4)
+    active = torch.rand(chunk.num_units) < 0.6
+    active[0] = True
+    counts = [int(flags.sum()) for flags in chunk.split(active)]
+    positions = active.nonzero().flatten()
+    magnitude = torch.cat(pieces).float().abs()[positions]
+    for share in (0, 0.1, 1):
+        wanted = [round(share * count) for count in counts]
+        found = comparing.smallest(chunk, pieces, active, wanted)
+        assert found is not None
+        assert torch.equal(found, positions[k_smallest_each(magnitude, counts, wanted)])
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
+def test_there_are_no_smallest_units_where_a_value_is_not_finite(poison: float):
+    piece = torch.ones(100)
+    (chunk,) = cut_into_chunks([cut("layer", piece, "weight")], [piece.device])
+    active = torch.ones(100, dtype=torch.bool)
+    assert comparing.smallest(chunk, [piece], active, [3]) is not None
+    piece[7] = poison
+    assert comparing.smallest(chunk, [piece], active, [3]) is None
 
 
 @pytest.mark.parametrize(("num_positions", "num_values"), [(1, 1), (9, 3), (10_001, 37)])

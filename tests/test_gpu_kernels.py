@@ -11,6 +11,7 @@ from regrow.kernels.convolution import CHANNELS_IN, CHANNELS_OUT, weight_gradien
 from regrow.kernels.zeroing import Masks
 from regrow.row import cut_into_chunks
 from regrow.rules import grow
+from regrow.select import k_smallest_each
 from regrow.storage.sharing import Sharing, add_up_in_any_order, signed_index
 from regrow.units import cut
 
@@ -88,6 +89,28 @@ def test_nothing_is_below_a_bound_where_a_value_is_not_finite(poison, place):
     chunk, pieces, active = some_layers([5, 70_001, 70_001])
     pieces[1][place] = poison
     assert comparing.below(chunk, pieces, active, 0.5) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sizes", [[1, 8192, 70_001, 5, 8193], [300, 7, 9_000_000, 300]])
+@pytest.mark.parametrize("levels", [3, 2**20])
+def test_the_smallest_units_are_those_that_plain_torch_finds(dtype, sizes, levels):
+    chunk, values, active = some_layers(sizes, density=0.4)
+    pieces = [((value * levels).round() / levels).to(dtype) for value in values]  # with many ties, or few
+    counts = [int(flags.sum()) for flags in chunk.split(active)]
+    for share in (0, 0.001, 0.3, 1):
+        wanted = [round(share * count) for count in counts]
+        found = comparing.smallest(chunk, pieces, active, wanted)
+        positions = active.nonzero().flatten()
+        magnitude = torch.cat(pieces).float()[positions].abs()
+        assert torch.equal(found, positions[k_smallest_each(magnitude, counts, wanted)])
+
+
+def test_the_smallest_are_not_looked_for_where_a_value_is_not_finite_or_has_64_bits():
+    chunk, pieces, active = some_layers([5, 70_001])
+    assert comparing.smallest(chunk, [piece.double() for piece in pieces], active, [1, 1]) is None
+    pieces[1][7] = torch.nan
+    assert comparing.smallest(chunk, pieces, active, [1, 1]) is None
 
 
 @pytest.mark.parametrize("share", [0.001, 0.03, 0.125])

@@ -28,6 +28,13 @@ def test_a_weight_as_large_as_the_threshold_stays():
     assert below(0.25, [0.25, 0.2499, 0.2501, -0.25]) == ([1], [1])
 
 
+def test_smallest_of_each_takes_active_units_only():
+    # The first layer loses .1 of .9, .1, .4; the second .05 and .3 of .3, .05, .6.
+    (stretch,) = row([0.9, -0.1, 0.4, None], [0.3, None, 0.05, 0.6]).stretches()
+    positions, counts = prune.smallest_of_each(stretch, [1, 2])
+    assert (positions.tolist(), counts) == ([1, 4, 6], [1, 2])
+
+
 def test_smallest_takes_from_each_layer_its_own():
     # Two layers of four: the smallest one of the first, the smallest two of the second.
     assert where(prune.smallest(WEIGHTS.abs(), [4, 4], [1, 2])) == [1, 4, 6]

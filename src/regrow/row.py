@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from regrow.select import positions_of
+from regrow.select import k_smallest_each, positions_of
 from regrow.units import Layer
 
 T = TypeVar("T")
@@ -161,6 +161,10 @@ class Stretch(ABC):
     @cached_property
     def magnitude(self) -> Tensor:
         return self.weights.abs()
+
+    def smallest(self, wanted: Sequence[int]) -> Tensor:
+        """Where the smallest active units of each layer are, ascending; among equal ones those that come first."""
+        return self.positions.index_select(0, k_smallest_each(self.magnitude, self.counts, wanted))
 
     def flagged(self, flags: Tensor) -> Tensor:
         """The positions of some of the active units."""

@@ -61,7 +61,7 @@ def _likely(scores: Tensor, k: int) -> Tensor | None:
 
 
 def k_smallest_each(scores: Tensor, lengths: Sequence[int], ks: Sequence[int]) -> Tensor:
-    """Where the ks[i] smallest of each of some consecutive parts are; among equal ones those that come first.
+    """Where the ks[i] smallest of each of some consecutive parts are, ascending; among equal ones the first.
 
     On a CPU part by part; on a GPU all at once, by sorting, after a sampled bound has left few of many.
 
@@ -87,7 +87,8 @@ def _by_sorting(scores: Tensor, lengths: Sequence[int], ks: Sequence[int]) -> Te
     in_order = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # floats compare like these integers
     order = part.bitwise_left_shift_(32).add_(in_order).sort(stable=True).indices
     skipped = (length - k).cumsum(0) - (length - k)  # what earlier parts leave untaken
-    return order[skipped.repeat_interleave(k, output_size=sum(ks)).add_(torch.arange(sum(ks), device=scores.device))]
+    taken = skipped.repeat_interleave(k, output_size=sum(ks)).add_(torch.arange(sum(ks), device=scores.device))
+    return ascending(order.index_select(0, taken))
 
 
 def _candidates(scores: Tensor, lengths: list[int], length: Tensor, k: Tensor) -> Tensor:

@@ -55,6 +55,13 @@ class FlaggedStretch(Stretch):
         positions = positions_of(is_below.logical_and_(self.active))
         return positions, self.chunk.count_per_layer(positions)
 
+    def smallest(self, wanted: Sequence[int]) -> Tensor:
+        if can_use_triton(self.chunk.device):
+            found = comparing.smallest(self.chunk, self.pieces(), self.active, wanted)
+            if found is not None:
+                return found
+        return super().smallest(wanted)
+
     def best_free(self, wanted: Sequence[int]) -> Tensor:
         lowness = self.scores().neg_().index_fill_(0, self.positions, torch.inf)
         return k_smallest_each(lowness, [layer.num_units for layer in self.chunk.layers], wanted)

@@ -1,8 +1,9 @@
-"""Which active units are smaller than a bound, on a GPU: read where the weights lie, with one wait for the counts."""
+"""Which active units are smaller than a bound, or the smallest, on a GPU: read where the weights lie, with one wait."""
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import inf
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from regrow.kernels import kernel, on
 from regrow.row import Chunk
 
 _BLOCK, _NUM_WARPS = 8192, 8
+_BLOCK_OF_LAYER, _NUM_WARPS_OF_LAYER = 4096, 16
 
 
 def below(chunk: Chunk, pieces: Sequence[Tensor], active: Tensor, bound: float) -> tuple[Tensor, list[int]] | None:
@@ -35,6 +37,29 @@ def below(chunk: Chunk, pieces: Sequence[Tensor], active: Tensor, bound: float) 
         positions = torch.empty(sum(of_layer), dtype=torch.int64, device=chunk.device)
         kernel("list_below")[grid](blocks, like, active, bound, of_block, positions, _BLOCK, num_warps=_NUM_WARPS)
     return positions, of_layer
+
+
+def smallest(chunk: Chunk, pieces: Sequence[Tensor], active: Tensor, wanted: Sequence[int]) -> Tensor | None:
+    """Where the `wanted` active units of each layer of the smallest magnitude are, ascending; of equal ones the first.
+
+    None if the values differ in dtype, have more than 32 bits or are not all finite.
+    """
+    like = pieces[0]
+    everything = None if like.element_size() > 4 else below(chunk, pieces, active, inf)
+    if everything is None:
+        return None
+    positions, counts = everything
+    offsets = [begin * like.element_size() for begin in chunk.offsets[:-1]]
+    addresses = [piece.data_ptr() - offset for piece, offset in zip(pieces, offsets, strict=True)]
+    table = np.array([*accumulate(counts, initial=0), *accumulate(wanted, initial=0), *addresses])
+    numbers = torch.empty_like(positions, dtype=torch.int32)
+    found = positions.new_empty(sum(wanted))
+    with on(chunk.device):
+        kernel("take_smallest")[(len(wanted),)](
+            torch.from_numpy(table).to(chunk.device, non_blocking=True),
+            len(wanted), like, positions, numbers, found, _BLOCK_OF_LAYER, num_warps=_NUM_WARPS_OF_LAYER,
+        )  # fmt: skip
+    return found
 
 
 @lru_cache(maxsize=32)

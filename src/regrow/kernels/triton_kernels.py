@@ -60,6 +60,52 @@ def _compare(block, like, active, bound, BLOCK: tl.constexpr):
     return unit, magnitude, is_active & (magnitude < bound)
 
 
+@triton.jit(do_not_specialize=["num_layers"])
+def take_smallest(table, num_layers, like, positions, numbers, found, BLOCK: tl.constexpr):
+    """Program l finds the smallest of the units of layer l whose positions are listed; among equal ones the first.
+
+    `table` says where each layer begins in `positions`, where in `found`, and at which address position 0 would lie if
+    the layer's values, of the dtype of `like`, began there. Magnitudes are kept in `numbers` as whole numbers of the
+    same order, and the bound is found bit by bit: it is the largest that fewer than are wanted lie below.
+    """
+    layer = tl.program_id(0)
+    begin, end = tl.load(table + layer), tl.load(table + layer + 1)
+    of_found = table + num_layers + 1 + layer
+    first = tl.load(of_found)
+    wanted = tl.load(of_found + 1) - first
+    values = tl.load(of_found + num_layers + 1).to(tl.pointer_type(like.dtype.element_ty))
+    for start in range(begin, end, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        position = tl.load(positions + at, mask=at < end, other=0)
+        magnitude = tl.abs(tl.load(values + position, mask=at < end, other=0).to(tl.float32))
+        tl.store(numbers + at, magnitude.to(tl.int32, bitcast=True), mask=at < end)
+    tl.debug_barrier()
+    bound = tl.zeros([], dtype=tl.int32)
+    num_below = tl.zeros([], dtype=tl.int64)
+    for bit in range(31):
+        trial = bound | (tl.full([], 1, dtype=tl.int32) << (30 - bit))
+        below = tl.zeros([], dtype=tl.int64)
+        for start in range(begin, end, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            number = tl.load(numbers + at, mask=at < end, other=2147483647)
+            below += tl.sum((number < trial).to(tl.int32))
+        bound = tl.where(below < wanted, trial, bound)
+        num_below = tl.where(below < wanted, below, num_below)
+    num_found = tl.zeros([], dtype=tl.int64)
+    num_equal = tl.zeros([], dtype=tl.int64)
+    for start in range(begin, end, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        number = tl.load(numbers + at, mask=at < end, other=2147483647)
+        is_equal = number == bound
+        rank_of_equal = num_below + num_equal + tl.cumsum(is_equal.to(tl.int32))
+        is_chosen = (number < bound) | is_equal & (rank_of_equal <= wanted)
+        rank = num_found + tl.cumsum(is_chosen.to(tl.int32)) - 1
+        position = tl.load(positions + at, mask=is_chosen, other=0)
+        tl.store(found + first + rank, position, mask=is_chosen)
+        num_found += tl.sum(is_chosen.to(tl.int32))
+        num_equal += tl.sum(is_equal.to(tl.int32))
+
+
 @triton.jit(do_not_specialize=["first_layer", "num_layers"])
 def take_first_free(table, bounds, first_layer, num_layers, active, owner, found, BLOCK: tl.constexpr):
     """Program l takes the first free places in the random sequence of layer l; `rules.grow.at_random` says why.

@@ -130,7 +130,7 @@ class Method(ABC):
 
     def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Gone:
         """Positions of active units, ascending, and how many of them are in each layer."""
-        return stretch.flagged(prune.smallest(stretch.magnitude, stretch.counts, num_gone)), num_gone
+        return prune.smallest_of_each(stretch, num_gone)
 
     def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
         """Units that each layer gets back."""

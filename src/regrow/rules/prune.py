@@ -18,8 +18,13 @@ def below_threshold(stretch: Stretch, threshold: float) -> tuple[Tensor, list[in
     return stretch.below(float(np.float32(threshold)))
 
 
+def smallest_of_each(stretch: Stretch, num_gone: Sequence[int]) -> tuple[Tensor, Sequence[int]]:
+    """The `num_gone` smallest active units of each layer (SET, RigL, SNFS, gradual pruning)."""
+    return stretch.smallest(num_gone), num_gone
+
+
 def smallest(magnitude: Tensor, counts: Sequence[int], num_gone: Sequence[int]) -> Tensor:
-    """The `num_gone` smallest of each layer (SET, RigL, SNFS, gradual pruning); as one layer, the smallest globally."""
+    """The `num_gone` smallest of each layer, as flags; as one layer, the smallest globally."""
     gone = torch.zeros_like(magnitude, dtype=torch.bool)
     return gone.index_fill_(0, k_smallest_each(magnitude, counts, num_gone), True)
 
