@@ -1,5 +1,6 @@
 """How fast the lab is, and what rewiring costs in it: ratios within one run, after a warm-up, medians of blocks."""
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -145,9 +146,9 @@ def bench_overhead(
         configs = [make_config({**common, **settings, "seed": seed}) for seed in range(num_lanes)]
         return [open_lane(c, data, device, is_compiled=is_captured, is_captured=is_captured) for c in configs]
 
-    rows = []
-    for name in methods:
+    def compare(name: str) -> Overhead:
         tell(name)
+        gc.collect()  # lanes hold themselves, and two sets of a large network's may not fit into the memory
         period = 1 if name == "DeepR" else every
         fields = {"name": name, "period": period, "until": None}
         sides = [
@@ -159,17 +160,16 @@ def bench_overhead(
         alone, quiet, busy = (median(block[i] for block in blocks) for i in range(3))
         per_rewiring = (busy - quiet) * period
         rate = rewirings_per_step(make_config({**common, "method": name}), model)
-        rows.append(
-            Overhead(
-                name,
-                quiet / alone,
-                busy / alone,
-                stdev(block[2] / block[0] for block in blocks) if num_blocks > 1 else 0.0,
-                per_rewiring,
-                (quiet + rate * per_rewiring) / alone,
-            )
+        return Overhead(
+            name,
+            quiet / alone,
+            busy / alone,
+            stdev(block[2] / block[0] for block in blocks) if num_blocks > 1 else 0.0,
+            per_rewiring,
+            (quiet + rate * per_rewiring) / alone,
         )
-    return rows
+
+    return [compare(name) for name in methods]
 
 
 def steps_per_epoch(model: str, batch_size: int) -> int:
