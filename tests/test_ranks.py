@@ -1,5 +1,6 @@
 """Every rank of a distributed job holds the same topology, and nobody sends it."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def train_on_rank(rank: int, folder: str, name: str, storage: str) -> None:
     assert sparse.active == sparse.budget
     state = [model.module.state_dict(), sparse.masks(), sparse.step, sum(r.step > 0 for r in sparse.history)]
     torch.save(state, f"{folder}/rank{rank}")
+    del model, inner, optimizer, sparse
+    gc.collect()  # a DDP model that Python is left to clear away at its end makes torch 2.13 abort now and then
     dist.destroy_process_group()
 
 
