@@ -147,6 +147,15 @@ def test_benchmarks_measure_every_case_and_keep_it(command: str, tmp_path: Path)
         assert [row[0].text for row in bench.grid.rows] == expected[1:]
 
 
+def test_a_benchmark_that_breaks_off_keeps_what_it_has_measured(tmp_path: Path):
+    kept = tmp_path / "overhead.json"
+    two = "--method DSR --method NoSuchMethod"
+    code, said = regrow(f"bench overhead --model lenet_300_100 --device cpu --quick {two} --out {kept}")
+    assert code == 1
+    assert "NoSuchMethod" in said
+    assert [row["method"] for row in json.loads(kept.read_text())["rows"]] == ["DSR"]
+
+
 def test_nothing_is_measured_for_a_file_that_cannot_be_written(tmp_path: Path):
     code, said = regrow(f"bench lab --model lenet_300_100 --device cpu --quick --out {tmp_path}/none/lab.json")
     assert code == 1

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, stdev
@@ -85,8 +85,8 @@ class Speed:
 
 def bench_lab(
     model: str, device: torch.device, num_lanes: Sequence[int], num_steps: int, tell: Callable[[str], object]
-) -> list[Speed]:
-    """The plain loop, and each thing the lab does to be faster."""
+) -> Iterator[Speed]:
+    """The plain loop, and each thing the lab does to be faster, one after the other."""
     config = make_config({"model": model, "method": "DSR", "sparsity": 0.9, "precision": _precision(device)})
     data = images_for(model, config.batch_size, 20, device)
 
@@ -98,15 +98,11 @@ def bench_lab(
         step = median(seconds_per_step(lanes, num_steps, num_blocks=4)[1:])
         return Speed(how, step, step * steps_per_epoch(model, config.batch_size))
 
-    rows = [measure("plain loop", 1, is_compiled=False, is_captured=False)]
-    if device.type != "cuda":
-        return rows
-    rows.append(measure("captured", 1, is_compiled=False, is_captured=True))
-    rows += [
-        measure(f"captured and compiled, {count} at once", count, is_compiled=True, is_captured=True)
-        for count in num_lanes
-    ]
-    return rows
+    yield measure("plain loop", 1, is_compiled=False, is_captured=False)
+    if device.type == "cuda":
+        yield measure("captured", 1, is_compiled=False, is_captured=True)
+        for count in num_lanes:
+            yield measure(f"captured and compiled, {count} at once", count, is_compiled=True, is_captured=True)
 
 
 @dataclass(frozen=True)
@@ -136,8 +132,8 @@ def bench_overhead(
     methods: Sequence[str] = METHODS,
     num_lanes: int = 1,
     every: int = 20,
-) -> list[Overhead]:
-    """Every method, without rewirings and with one `every` few steps, in blocks that alternate with static training."""
+) -> Iterator[Overhead]:
+    """Each method, without rewirings and with one `every` few steps, in blocks that alternate with static training."""
     common = {"model": model, "sparsity": 0.9, "precision": _precision(device)}
     static = make_config({**common, "method": "Static"})
     data = images_for(model, static.batch_size, 4, device)
@@ -169,7 +165,7 @@ def bench_overhead(
             (quiet + rate * per_rewiring) / alone,
         )
 
-    return [compare(name) for name in methods]
+    yield from map(compare, methods)
 
 
 def steps_per_epoch(model: str, batch_size: int) -> int:

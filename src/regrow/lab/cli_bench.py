@@ -1,16 +1,20 @@
 """The commands that measure."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.table import Table
 
 from regrow.lab.cli_common import Device, err, explained, make_options, out
 
+if TYPE_CHECKING:  # torch is slow to import, and --help should not be
+    from regrow.lab.bench import Overhead, Speed
+
+Row = TypeVar("Row", "Speed", "Overhead")
 bench = typer.Typer(no_args_is_help=True, help="Measure how fast the lab is, and what rewiring costs in it.")
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer and shorter blocks of steps.")]
 Out = Annotated[Path | None, typer.Option("--out", help="A JSON file for the numbers and what they were made with.")]
@@ -37,13 +41,13 @@ def bench_lab(
 
     _check_out(out_file)
     where = torch.device(make_options(device, None, None, 0).device)
-    rows = measure(model, where, lanes or [1, 4, 8], 20 if quick else 100, tell=err.print)
+    measured = measure(model, where, lanes or [1, 4, 8], 20 if quick else 100, tell=err.print)
+    rows = keep(measured, out_file, {"bench": "lab", "model": model}, where)
     table = Table("how", "ms per step", "s per epoch and run", "times as fast", title=f"{model} on {where}")
     for row in rows:
         seconds = (f"{1000 * row.step:.2f}", f"{row.epoch:.2f}")
         table.add_row(row.how, *seconds, f"{rows[0].step / row.step:.1f}")
     out.print(table)
-    _write(out_file, "lab", model, where, rows)
 
 
 @bench.command("overhead")
@@ -70,7 +74,7 @@ def bench_overhead(
     where = torch.device(make_options(device, None, None, 0).device)
     blocks, steps = (5, 40) if quick else (25, 100)
     is_captured = not eager and where.type == "cuda"
-    rows = measure(
+    measured = measure(
         model,
         where,
         is_captured=is_captured,
@@ -81,13 +85,13 @@ def bench_overhead(
         num_lanes=lanes,
     )
     how = f"{'captured' if is_captured else 'plain loop'}, {lanes} at a time"
+    rows = keep(measured, out_file, {"bench": "overhead", "model": model, "how": how}, where)
     columns = ("method", "between rewirings", "every 20 steps", "sd", "ms per rewiring", "over the schedule")
     table = Table(*columns, title=f"{model} on {where}, {how}, relative to static")
     for row in rows:
         ratios = (f"{row.quiet:.4f}", f"{row.busy:.4f}", f"{row.deviation:.4f}")
         table.add_row(row.method, *ratios, f"{1000 * row.rewiring:.2f}", f"{row.average:.4f}")
     out.print(table)
-    _write(out_file, "overhead", model, where, rows, how=how)
 
 
 def _check_out(path: Path | None) -> None:
@@ -98,13 +102,16 @@ def _check_out(path: Path | None) -> None:
         check_place(path)
 
 
-def _write(path: Path | None, what: str, model: str, device: Any, rows: Sequence[Any], **more: str) -> None:
-    """Keep what was measured, and with what."""
-    if path is None:
-        return
+def keep(measured: Iterable[Row], path: Path | None, what: dict[str, str], device: Any) -> list[Row]:
+    """All that is measured; after each row the file says what there is so far, and what it was made with."""
     from regrow.atomic import write_text
     from regrow.lab import provenance
 
-    made_with = {**provenance.collect(device), "finished": provenance.now()}
-    content = {"bench": what, "model": model, **more, "rows": [asdict(row) for row in rows], "provenance": made_with}
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    rows: list[Row] = []
+    for row in measured:
+        rows.append(row)
+        if path is not None:
+            made_with = {**provenance.collect(device), "finished": provenance.now()}
+            content = {**what, "rows": [asdict(row) for row in rows], "provenance": made_with}
+            write_text(path, json.dumps(content, indent=2) + "\n")
+    return rows
