@@ -64,9 +64,9 @@ def _compare(block, like, active, bound, BLOCK: tl.constexpr):
 def take_smallest(table, num_layers, like, positions, numbers, found, BLOCK: tl.constexpr):
     """Program l finds the smallest of the units of layer l whose positions are listed; among equal ones the first.
 
-    `table` says where each layer begins in `positions`, where in `found`, and at which address position 0 would lie if
-    the layer's values, of the dtype of `like`, began there. Magnitudes are kept in `numbers` as whole numbers of the
-    same order, and the bound is found bit by bit: it is the largest that fewer than are wanted lie below.
+    `table` says where each layer begins in `positions` and where in `found`, and from which address positions count to
+    its values, of the dtype of `like`. Magnitudes are kept in `numbers` as whole numbers of the same order, and
+    the bound is found bit by bit: it is the largest that fewer than are wanted lie below.
     """
     layer = tl.program_id(0)
     begin, end = tl.load(table + layer), tl.load(table + layer + 1)
