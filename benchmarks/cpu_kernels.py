@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measure import interleaved, table
-from regrow.kernels.functions import backward, forward
-from regrow.kernels.pattern import Pattern, make_pattern
-from regrow.kernels.planes import Convolution
+from regrow.kernels.cpu.functions import backward, forward
+from regrow.kernels.cpu.pattern import Pattern, make_pattern
+from regrow.kernels.cpu.planes import Convolution
 
 CPU = torch.device("cpu")
 SPARSITIES = (0.8, 0.9, 0.95, 0.99)

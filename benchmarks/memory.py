@@ -25,9 +25,9 @@ import regrow
 from benchmarks.measure import peak_allocated_bytes, table
 from benchmarks.step import SETTINGS
 from regrow.lab.models import NAMES, build, sparse_layers
-from regrow.optimizer_state import state_like
-from regrow.storage.pack_weights import Kernels
-from regrow.storage.packed import PackedStorage
+from regrow.storage.optimizer_state import state_like
+from regrow.storage.packed.build import Kernels
+from regrow.storage.packed.storage import PackedStorage
 
 SPARSITIES = (0.8, 0.9, 0.95, 0.99)
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {

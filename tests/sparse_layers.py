@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regrow.kernels.pattern import Pattern, make_pattern
-from regrow.kernels.planes import Convolution
+from regrow.kernels.cpu.pattern import Pattern, make_pattern
+from regrow.kernels.cpu.planes import Convolution
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 

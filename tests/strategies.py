@@ -11,11 +11,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regrow import rewiring
+from regrow.core import rewire as rewiring
+from regrow.core.evidence import FlaggedStretch
+from regrow.core.row import Stretch, Tally, cut_into_chunks
+from regrow.core.units import Granularity, Layer, cut
 from regrow.methods.method import Memory, Method
-from regrow.row import Stretch, Tally, cut_into_chunks
-from regrow.stretches import FlaggedStretch
-from regrow.units import Granularity, Layer, cut
 
 CPU = torch.device("cpu")
 

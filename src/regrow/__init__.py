@@ -3,10 +3,9 @@
 from typing import Any
 
 from regrow import testing
-from regrow.attachment import attach
-from regrow.exporting import export
-from regrow.files import describe, load, load_state_dict, save
-from regrow.history import Rewiring
+from regrow.files.export import export
+from regrow.files.onnx import export_onnx
+from regrow.files.save import describe, load, load_state_dict, save
 from regrow.methods import METHODS, Method
 from regrow.methods.deepr import DeepR
 from regrow.methods.dense import Dense
@@ -17,9 +16,10 @@ from regrow.methods.rigl import RigL
 from regrow.methods.set import SET
 from regrow.methods.snfs import SNFS
 from regrow.methods.static import Static
-from regrow.onnx_files import export_onnx
-from regrow.sparsifier import Sparsifier
-from regrow.storage.packed_block import linear_norm
+from regrow.sparsifier.attach import attach
+from regrow.sparsifier.history import Rewiring
+from regrow.sparsifier.sparsifier import Sparsifier
+from regrow.storage.packed.norm_block import linear_norm
 
 __version__ = "0.1.0"
 __all__ = [

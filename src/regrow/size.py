@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from regrow.names import named_parameters, unwrap
-from regrow.optimizer_state import state_like
-from regrow.sparsifier import Sparsifier
-from regrow.storage.expanding import expanders_of, shared_values
-from regrow.storage.pack import Slot
-from regrow.storage.packed_layers import packed_slots
+from regrow.core.names import named_parameters, unwrap
+from regrow.sparsifier.sparsifier import Sparsifier
+from regrow.storage.computed_weights import expanders_of, shared_values
+from regrow.storage.optimizer_state import state_like
+from regrow.storage.packed.layers import packed_slots
+from regrow.storage.packed.pack import Slot
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from regrow.attachment import attach
 from regrow.methods.method import Method
 from regrow.size import largest_unit
-from regrow.sparsifier import Sparsifier
+from regrow.sparsifier.attach import attach
+from regrow.sparsifier.sparsifier import Sparsifier
 
 _NUM_STEPS = 16
 _LAST_REWIRING = 12

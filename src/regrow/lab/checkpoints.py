@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regrow.atomic import write_atomically
+from regrow.files.atomic import write_atomically
 from regrow.lab.config import Config
 from regrow.lab.paper import Settings
 from regrow.lab.runs import METRICS, BadRun, RunFolder

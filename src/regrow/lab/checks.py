@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
+from regrow.core.names import suggest
 from regrow.lab import models
 from regrow.lab.data import check_name as check_data
 from regrow.lab.schedule import TIMES, check_schedule, is_schedule
 from regrow.methods.method import METHODS, is_number, is_whole
-from regrow.names import suggest
 
 if TYPE_CHECKING:
     from regrow.lab.config import Config

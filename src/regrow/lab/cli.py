@@ -241,8 +241,8 @@ def methods(name: Annotated[str | None, typer.Argument(help="Tell all about this
     import inspect
     import sys
 
+    from regrow.core.names import suggest
     from regrow.methods.method import METHODS
-    from regrow.names import suggest
 
     if name is not None:
         if name not in METHODS:

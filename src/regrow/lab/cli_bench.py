@@ -97,14 +97,14 @@ def bench_overhead(
 def _check_out(path: Path | None) -> None:
     """Before anything is measured."""
     if path is not None:
-        from regrow.exporting import check_place
+        from regrow.files.export import check_place
 
         check_place(path)
 
 
 def keep(measured: Iterable[Row], path: Path | None, what: dict[str, str], device: Any) -> list[Row]:
     """All that is measured; after each row the file says what there is so far, and what it was made with."""
-    from regrow.atomic import write_text
+    from regrow.files.atomic import write_text
     from regrow.lab import provenance
 
     rows: list[Row] = []

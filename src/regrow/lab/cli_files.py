@@ -8,7 +8,7 @@ import typer
 from regrow.lab.cli_common import err, explained, out
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
-    from regrow.files import Description
+    from regrow.files.save import Description
 
 Format = Annotated[
     str | None,
@@ -35,7 +35,7 @@ def export(
     Example: `regrow export runs/lenet_300_100-mnist-dsr-0.99-seed0-90f0e65b lenet.onnx`
     """
     import regrow
-    from regrow.exporting import choose_format
+    from regrow.files.export import choose_format
     from regrow.lab.exporting import export_run
 
     format_ = choose_format(out_file, format_)

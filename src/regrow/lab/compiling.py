@@ -5,7 +5,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from regrow.kernels import can_use_triton
+from regrow.kernels.gpu import can_use_triton
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MOST_VARIANTS = 1000

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import regrow
-from regrow.exporting import check_place, choose_format, export_content
-from regrow.file_format import Content
+from regrow.files.export import check_place, choose_format, export_content
+from regrow.files.format import Content
+from regrow.files.onnx import check_packages
 from regrow.lab.config import Config
 from regrow.lab.data import open_data
 from regrow.lab.data.recipes import RECIPES
@@ -16,7 +17,6 @@ from regrow.lab.models import sparse_layers
 from regrow.lab.runs import BadRun, RunFolder
 from regrow.lab.start import Images, build_model
 from regrow.methods import METHODS
-from regrow.onnx_files import check_packages
 
 
 def export_run(path: Path, out: str | os.PathLike[str], format: str | None = None) -> float | None:

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-from regrow.kernels import convolution
+from regrow.lab import convolution
 
 
 class OwnWeightGradients(CustomGraphPass):

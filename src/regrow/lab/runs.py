@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regrow.atomic import remove_leftovers, write_atomically, write_text
+from regrow.files.atomic import remove_leftovers, write_atomically, write_text
 from regrow.lab.config import Config, read_config
 from regrow.lab.paper import Settings
 

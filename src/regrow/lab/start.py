@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from regrow.chance import bits, key
+from regrow.core.random import bits, key
 from regrow.lab import models
 from regrow.lab.config import Config, parent_id, parent_of
 from regrow.lab.data import Data

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import regrow
+from regrow.core.schedules import value_at
 from regrow.lab.compiling import compiled
 from regrow.lab.config import Config
 from regrow.lab.data import Data
@@ -16,7 +17,6 @@ from regrow.lab.data.batches import check_batch_size
 from regrow.lab.models import sparse_layers
 from regrow.lab.runs import Row
 from regrow.lab.start import Beginning
-from regrow.schedules import value_at
 from regrow.size import largest_unit
 
 STATE_FORMAT = 1

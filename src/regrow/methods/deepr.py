@@ -15,10 +15,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from regrow.core.row import Stretch, Tally
+from regrow.core.rules import allot, nudge, prune
+from regrow.core.schedules import Schedule, value_at
 from regrow.methods.method import Gone, Memory, Method, check, is_number, is_whole, method
-from regrow.row import Stretch, Tally
-from regrow.rules import allot, nudge, prune
-from regrow.schedules import Schedule, value_at
 
 
 @method

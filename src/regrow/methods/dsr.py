@@ -11,9 +11,9 @@ cleared where a weight is pruned; H is part of the state that is saved. As in th
 
 from collections.abc import Sequence
 
+from regrow.core.row import Stretch, Tally
+from regrow.core.rules import allot, prune
 from regrow.methods.method import Gone, Memory, Method, check, is_number, is_whole, method
-from regrow.row import Stretch, Tally
-from regrow.rules import allot, prune
 
 # A threshold that no network can meet must not run off to 0 or infinity, from where doubling never returns.
 _LOWEST, _HIGHEST = 2.0**-100, 2.0**100

@@ -8,10 +8,10 @@ which together are exactly the budget. Until then the network holds more weights
 from collections.abc import Sequence
 from typing import ClassVar
 
+from regrow.core.row import Stretch, Tally
+from regrow.core.rules import allot
+from regrow.core.schedules import cubic
 from regrow.methods.method import Method, check, is_whole, method
-from regrow.row import Stretch, Tally
-from regrow.rules import allot
-from regrow.schedules import cubic
 
 
 @method

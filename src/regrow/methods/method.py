@@ -8,12 +8,12 @@ from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from torch import Tensor
 
-from regrow.densities import DISTRIBUTIONS, Distribution
-from regrow.names import suggest
-from regrow.row import Stretch, Tally
-from regrow.rules import allot, grow, prune
-from regrow.schedules import is_due
-from regrow.units import GRANULARITIES, Granularity
+from regrow.core.densities import DISTRIBUTIONS, Distribution
+from regrow.core.names import suggest
+from regrow.core.row import Stretch, Tally
+from regrow.core.rules import allot, grow, prune
+from regrow.core.schedules import is_due
+from regrow.core.units import GRANULARITIES, Granularity
 
 METHODS: dict[str, "type[Method]"] = {}
 Memory = dict[str, float]

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from regrow.densities import Distribution
+from regrow.core.densities import Distribution
+from regrow.core.row import Stretch, Tally
+from regrow.core.rules import grow, prune
+from regrow.core.schedules import cosine
 from regrow.methods.method import Method, check, is_number, method
-from regrow.row import Stretch, Tally
-from regrow.rules import grow, prune
-from regrow.schedules import cosine
 
 
 @method

@@ -6,10 +6,10 @@ Where we differ: the original prunes the smallest positive and the largest negat
 like the DSR paper we go by magnitude and by steps.
 """
 
-from regrow.apportion import apportion
+from regrow.core.apportion import apportion
+from regrow.core.row import Tally
+from regrow.core.rules import prune
 from regrow.methods.method import Method, check, is_whole, method
-from regrow.row import Tally
-from regrow.rules import prune
 
 
 @method

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from regrow.core.names import suggest
 from regrow.lab.data.augment import crop_and_flip, draw_augmentation, draw_crops
 from regrow.lab.data.batches import batches, epoch_order, evaluation_batches, training_batch
 from regrow.lab.data.cache import FetchError, cache_root, obtain
@@ -13,7 +14,6 @@ from regrow.lab.data.folder import ImageFolder, open_folder
 from regrow.lab.data.recipes import RECIPES
 from regrow.lab.data.sources import Progress
 from regrow.lab.data.synthetic import synthesize
-from regrow.names import suggest
 
 __all__ = [
     "NAMES",

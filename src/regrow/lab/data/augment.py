@@ -7,7 +7,7 @@ it can be compiled and captured in a CUDA graph, and a resumed run needs nothing
 import torch
 from torch import Tensor
 
-from regrow.chance import bits, key
+from regrow.core.random import bits, key
 from regrow.lab.data.dataset import Dataset
 
 PAD = 4

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from regrow.chance import bits, key
+from regrow.core.random import bits, key
 from regrow.lab.data.augment import crop_and_flip
 from regrow.lab.data.dataset import Dataset, normalize
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regrow.chance import key
+from regrow.core.random import key
 
 if TYPE_CHECKING:
     from PIL.Image import Image

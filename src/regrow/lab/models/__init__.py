@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
+from regrow.core.names import suggest
 from regrow.lab.models.initialize import initialize
 from regrow.lab.models.lenet import LeNet
 from regrow.lab.models.resnet import ResNet
 from regrow.lab.models.wide_resnet import WideResNet, check_size
-from regrow.names import suggest
 
 __all__ = [
     "NAMES",

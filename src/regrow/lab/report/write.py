@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from regrow.atomic import write_atomically, write_text
+from regrow.files.atomic import write_atomically, write_text
 from regrow.lab.report import palette
 from regrow.lab.report.benches import Bench, read_benches
 from regrow.lab.report.canvas import Plate

@@ -1,0 +1,1 @@
+"""The small file of a sparse model, and files for other programs."""

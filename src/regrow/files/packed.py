@@ -1,0 +1,115 @@
+"""Packed models in files: the same files as those of dense storage, made without the dense tensors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regrow.core.names import unwrap
+from regrow.sparsifier.sparsifier import sparsifiers_of
+from regrow.storage.optimizer_state import state_like
+from regrow.storage.packed.layers import packed_slots
+from regrow.storage.packed.pack import Pack, Slot
+from regrow.storage.packed.places import places_of_units
+from regrow.storage.packed.renumber import logical_order, renumber
+from regrow.storage.packed.topology_tag import mark_of
+
+
+def names_of_vectors(model: nn.Module) -> set[str]:
+    """What a packed model calls its vectors of values."""
+    vectors = {id(slot.pack.values) for slot in packed_slots(model).values()}
+    return {name for name, parameter in unwrap(model).named_parameters() if id(parameter) in vectors}
+
+
+def keys_of_vectors(model: nn.Module) -> set[str]:
+    """What of a packed model's state says the same as a file says of its sparse layers."""
+    return {key for name in names_of_vectors(model) for key in (name, mark_of(name))}
+
+
+def values_and_bits(slot: Slot) -> tuple[Tensor, Tensor]:
+    """The values of a layer in the order of the tensor's own indices, and a bit for each of its positions."""
+    slot.pack.check_belongs()
+    positions, order = slot.places.logical().sort()
+    values = slot.pack.split(slot.pack.values.detach())[slot.number].index_select(0, order)
+    return values.cpu(), bits_of(positions.cpu(), slot.layer.num_weights)
+
+
+def bits_of(positions: Tensor, num_positions: int) -> Tensor:
+    """A bit for each position, set for some ascending ones: 8 to a byte, the first in the lowest bit.
+
+    >>> bits_of(torch.tensor([0, 2, 9]), 12).tolist()
+    [5, 2]
+    """
+    bits = np.zeros(-(-num_positions // 8), dtype=np.uint8)
+    where, firsts = np.unique(positions.numpy() >> 3, return_index=True)
+    if len(where):
+        bits[where] = np.bitwise_or.reduceat((1 << (positions.numpy() & 7)).astype(np.uint8), firsts)
+    return torch.from_numpy(bits)
+
+
+def positions_in(bits: Tensor) -> Tensor:
+    """Which bits are set, ascending.
+
+    >>> positions_in(torch.tensor([5, 2], dtype=torch.uint8)).tolist()
+    [0, 2, 9]
+    """
+    where = np.flatnonzero(bits.numpy())
+    set_bits = np.unpackbits(bits.numpy()[where, None], axis=1, bitorder="little").astype(bool)
+    return torch.from_numpy((where[:, None] * 8 + np.arange(8))[set_bits])
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sparse tensor as a file has it: values and positions in the order of its own indices."""
+
+    shape: tuple[int, ...]
+    values: Tensor
+    positions: Tensor
+
+    def dense(self) -> Tensor:
+        flat = self.values.new_zeros(prod(self.shape))
+        return flat.index_copy_(0, self.positions, self.values).view(self.shape)
+
+
+def fill(model: nn.Module, parts: Mapping[str, Part]) -> None:
+    """Take over values and positions for all packed layers of a model."""
+    slots = packed_slots(model)
+    if set(parts) != set(slots) or any(parts[name].shape != slot.layer.shape for name, slot in slots.items()):
+        raise ValueError("the sparse layers of the file are not the packed ones of the model; attach with the same")
+    if empty := next((name for name, part in parts.items() if not len(part.values)), None):
+        raise ValueError(f"the file has no active weight in {empty}; every packed layer has at least one")
+    packs = {id(slot.pack): slot.pack for slot in slots.values()}
+    own = {
+        key: {slot.number: parts[name] for name, slot in slots.items() if slot.pack is p} for key, p in packs.items()
+    }
+    for key, pack in packs.items():
+        given = sum(len(part.values) for part in own[key].values())
+        if given != len(pack.values):
+            raise ValueError(
+                f"the file has {given:,} active weights where the model has room for {len(pack.values):,}; attach "
+                "with the same sparsity and parameter groups"
+            )
+    for key, pack in packs.items():
+        _fill(pack, own[key])
+
+
+@torch.no_grad()
+def _fill(pack: Pack, parts: Mapping[int, Part]) -> None:
+    device = pack.values.device
+    places, pieces = [], []
+    for number, old in enumerate(pack.places):
+        part = parts[number]
+        units = renumber(part.positions.to(device), old.layer.shape, logical_order(old.layer), old.layer.unit_dims)
+        own, order = places_of_units(old.layer, units)
+        places.append(own)
+        pieces.append(part.values.to(device).index_select(0, order))
+    pack.values.copy_(torch.cat(pieces))
+    pack.expect(None)
+    pack.take(places)
+    for sparse in sparsifiers_of([pack.values]):
+        for tensor in state_like(sparse._optimizer, pack.values):
+            tensor.zero_()
+        sparse._recount()

@@ -1,0 +1,186 @@
+"""Small files of models: saved with the active values of their sparse layers only, loaded, described."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from regrow.core.names import clean, unwrap
+from regrow.files.format import DTYPES, SparseTensor, bad, pick, read, read_index, read_parts, write
+from regrow.files.packed import Part, fill, keys_of_vectors, positions_in, values_and_bits
+from regrow.sparsifier.sparsifier import Sparsifier, sparsifiers_of
+from regrow.sparsifier.summary import LayerInfo, summarise
+from regrow.storage.packed.layers import packed_slots
+from regrow.storage.packed.pack import Slot
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is in a file: its sparse layers, how many other numbers there are, how long it is, and what made it."""
+
+    layers: tuple[LayerInfo, ...]
+    num_dense: int
+    num_bytes: int
+    num_header_bytes: int
+    made_by: dict[str, str]
+
+    @property
+    def num_parameters(self) -> int:
+        """All numbers that are stored, those of dense tensors and buffers included."""
+        return self.num_dense + sum(layer.active for layer in self.layers)
+
+    @property
+    def num_positions(self) -> int:
+        """Where active values could be."""
+        return sum(prod(layer.shape) for layer in self.layers)
+
+    @property
+    def description_length(self) -> int:
+        """In bytes: 32 bits for every number that is stored and a bit for every position."""
+        return -(-(32 * self.num_parameters + self.num_positions) // 8)
+
+    def __str__(self) -> str:
+        made_by = [f"{key} {value}" for key, value in self.made_by.items()]
+        title = ", ".join([f"{self.num_bytes:,} bytes", f"{self.num_parameters:,} numbers", *made_by])
+        return summarise(title, list(self.layers)) if self.layers else title
+
+
+def save(
+    path: str | os.PathLike[str], model: nn.Module, sparse: Sparsifier | None = None, *, values: str | None = None
+) -> None:
+    """Write a model with only the active values of its sparse layers.
+
+    Without a sparsifier whatever is not 0 counts as active, in every tensor that gets smaller that way. `values`:
+    "bfloat16" or "float32" to store active values with another precision than they have.
+    """
+    if values is not None and values not in DTYPES:
+        raise ValueError(f"values must be one of {', '.join(map(repr, DTYPES))} or None, got {values!r}")
+    tensors, aliases = _tensors_of(model)
+    packed = _packed_of(model, aliases)
+    if sparse is not None and packed and set(packed) != {layer.name for layer in sparse.layers}:
+        raise ValueError("the model is packed, but not by this sparsifier; pass the one that belongs to it")
+    masks = _nonzeros(tensors) if sparse is None else {} if packed else _masks_of(sparse, tensors)
+    parts = {name: pick(tensors.pop(name), mask) for name, mask in masks.items()}
+    parts |= {name: SparseTensor(tuple(slot.layer.shape), *values_and_bits(slot)) for name, slot in packed.items()}
+    made_by = {} if sparse is None else {"method": repr(sparse.method), "step": str(sparse.step)}
+    write(path, tensors, parts, aliases=aliases, made_by=made_by, values=values)
+
+
+def load(path: str | os.PathLike[str], model: nn.Module) -> dict[str, Tensor]:
+    """Fill a model from a file.
+
+    A plain one gets dense weights; what comes back are the masks of its sparse layers, e.g. for `attach(...,
+    start=masks)`. A packed one, attached before with the same budget, gets the file's topology with the values, and
+    nothing comes back.
+    """
+    model = unwrap(model)
+    if packed_slots(model):
+        _load_packed(path, model)
+        return {}
+    if any(sparse.masks() for sparse in sparsifiers_of(list(model.parameters()))):
+        raise ValueError("the model is attached to a sparsifier; load first, then attach(..., start=masks)")
+    content = read(path)
+    own_names = {clean(name): name for name in model.state_dict()}
+    model.load_state_dict({own_names.get(name, name): tensor for name, tensor in content.state.items()})
+    return content.masks
+
+
+def _load_packed(path: str | os.PathLike[str], model: nn.Module) -> None:
+    stored = read_parts(path)
+    state = dict(stored.dense)
+    parts = {name: Part(own.shape, own.values, positions_in(own.bits)) for name, own in stored.sparse.items()}
+    for name, first in stored.index.aliases.items():
+        if first in parts:
+            parts[name] = parts[first]
+        else:
+            state[name] = state[first]
+    strange = set(parts) - set(packed_slots(model))
+    others: dict[str, Tensor | Part] = {**state, **{name: parts.pop(name) for name in strange}}
+    own_names = {clean(name): name for name in model.state_dict().keys() - keys_of_vectors(model)}
+    if missing := own_names.keys() - others.keys():
+        raise bad(path, f"it has no {min(missing)}")
+    shapes = {name: tuple(model.state_dict()[own].shape) for name, own in own_names.items()}
+    for name, other in others.items():
+        if name not in shapes:
+            raise bad(path, f"the model has no {name} of its own")
+        if tuple(other.shape) != shapes[name]:
+            raise bad(path, f"{name} has shape {tuple(other.shape)}, in the model {shapes[name]}")
+    state = {own_names[name]: other.dense() if isinstance(other, Part) else other for name, other in others.items()}
+    fill(model, parts)
+    model.load_state_dict(state, strict=False)
+
+
+def load_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """All tensors of a file, dense, by the names of `model.state_dict()`."""
+    return read(path).state
+
+
+def describe(path: str | os.PathLike[str]) -> Description:
+    """What is in a file, without reading the weights themselves."""
+    index = read_index(path)
+    layers = [
+        LayerInfo(name, piece.shape, piece.active, 1 - piece.active / max(piece.num_positions, 1))
+        for name, piece in index.pieces.items()
+        if piece.active is not None
+    ]
+    num_dense = sum(piece.num_stored for piece in index.pieces.values() if piece.active is None)
+    with Path(path).open("rb") as raw:
+        num_header_bytes = 8 + int.from_bytes(raw.read(8), "little")
+    return Description(tuple(layers), num_dense, Path(path).stat().st_size, num_header_bytes, index.made_by)
+
+
+def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a model's state, each once, and the further names of those that are tied."""
+    tensors: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    seen: dict[tuple[object, ...], str] = {}
+    vectors = keys_of_vectors(model)
+    for key, value in unwrap(model).state_dict().items():
+        name = clean(key)
+        if key in vectors:
+            continue
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{name} in the model's state is no tensor but {type(value).__name__}; it cannot be saved")
+        place = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.is_neg(), value.is_conj())
+        if value.numel() and place in seen:
+            aliases[name] = seen[place]
+            continue
+        seen[place] = name
+        tensors[name] = value.detach().cpu()
+    return tensors, aliases
+
+
+def _packed_of(model: nn.Module, aliases: dict[str, str]) -> dict[str, Slot]:
+    """The packed layers of a model, each once; further names of tied ones go to the aliases."""
+    packed: dict[str, Slot] = {}
+    seen: dict[tuple[int, int], str] = {}
+    for name, slot in packed_slots(model).items():
+        first = seen.setdefault((id(slot.pack), slot.number), name)
+        if first == name:
+            packed[name] = slot
+        else:
+            aliases[name] = first
+    return packed
+
+
+def _masks_of(sparse: Sparsifier, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    masks = {name: mask.cpu() for name, mask in sparse.masks().items()}
+    for name, mask in masks.items():
+        if name not in tensors or tensors[name].shape != mask.shape:
+            raise ValueError(f"the model has no tensor {name!r} like the sparsifier's; do they belong together?")
+    return masks
+
+
+def _nonzeros(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    masks = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype in DTYPES.values() and tensor.dim() > 0:
+            mask = (tensor != 0) | torch.signbit(tensor)  # a negative zero is something too
+            bits = 8 * tensor.element_size()
+            if bits * int(mask.count_nonzero()) + mask.numel() < bits * mask.numel():
+                masks[name] = mask
+    return masks

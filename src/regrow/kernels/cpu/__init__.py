@@ -1,0 +1,1 @@
+"""Sparse layers on a CPU: the calls, and which way is faster."""

@@ -1,0 +1,152 @@
+"""Whether a layer is faster on its nonzeros or as a dense one: measured once, remembered, and saved with a run.
+
+Two runs compute the same bits only if they compute in the same way. So what was chosen is part of a run's state, and a
+choice that was loaded is never measured again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from math import ceil, log2, prod
+from time import perf_counter
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+
+from regrow.kernels.cpu.functions import Way, backward, forward
+from regrow.kernels.cpu.pattern import Pattern, make_pattern
+from regrow.kernels.cpu.planes import Convolution
+
+_MOST_POSITIONS = 1 << 26  # a layer larger than this is never made dense: 256 MB of float32
+_ROUNDS = 3
+_measured: dict[str, Way] = {}  # in this process, for all models
+
+
+def covers(module: nn.Module, x: Tensor) -> bool:
+    """Whether the sparse kernels can compute this layer of this input; if not, it must be computed as a dense one."""
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return False
+    return isinstance(module, nn.Linear) or convolution_of(module) is not None
+
+
+def convolution_of(module: nn.Module) -> Convolution | None:
+    """What a convolution layer says of itself; None for other layers, and for padding other than equal zeros."""
+    if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) or module.padding_mode != "zeros":
+        return None
+    padding = module.padding
+    if padding == "valid":
+        padding = (0,) * len(module.kernel_size)
+    elif padding == "same":
+        reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+        if any(r % 2 for r in reach):
+            return None
+        padding = tuple(r // 2 for r in reach)
+    assert not isinstance(padding, str)
+    return Convolution(module.kernel_size, module.stride, padding, module.dilation, module.groups)
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that a choice depends on, rounded so that small changes do not call for another one."""
+
+    num_rows: int
+    num_columns: int
+    log_density: float
+    input_shape: tuple[int, ...]
+    layer: Convolution | None
+    dtype: torch.dtype
+    num_threads: int
+
+    @cached_property
+    def name(self) -> str:
+        """As one line of text, for people and files."""
+        kind = "linear" if self.layer is None else f"conv {self.layer}"
+        shape = "x".join(map(str, self.input_shape))
+        return (
+            f"{kind} {self.num_rows}x{self.num_columns} density 2^{self.log_density:g}"
+            f" input {shape} {self.dtype} {self.num_threads} threads"
+        )
+
+
+def case_of(pattern: Pattern, x: Tensor, layer: Convolution | None = None) -> Case:
+    """The case of a layer and its input, densities rounded to half powers of 2, samples to the next power of 2."""
+    size = (pattern.num_rows, pattern.num_columns, pattern.num_entries)
+    return _case(*size, x.shape, layer, x.dtype, torch.get_num_threads())
+
+
+@lru_cache(maxsize=1024)  # asked in every forward pass of every layer
+def _case(
+    num_rows: int,
+    num_columns: int,
+    num_entries: int,
+    input_shape: tuple[int, ...],
+    layer: Convolution | None,
+    dtype: torch.dtype,
+    num_threads: int,
+) -> Case:
+    num_positions = num_rows * num_columns
+    log_density = round(2 * log2(max(num_entries, 1) / num_positions)) / 2 if num_positions else 0.0
+    split = len(input_shape) - 1 if layer is None else 1
+    samples, rest = prod(input_shape[:split]), input_shape[split:]
+    rounded = 1 << ceil(log2(samples)) if samples else 0
+    return Case(num_rows, num_columns, log_density, (rounded, *rest), layer, dtype, num_threads)
+
+
+@dataclass
+class Choices:
+    """Which way each case is computed. `forced` decides for all of them, and nothing is measured then."""
+
+    forced: Way | None = None
+    made: dict[str, Way] = field(default_factory=dict)
+
+    def way(self, pattern: Pattern, x: Tensor, layer: Convolution | None = None) -> Way:
+        """The way for this layer and this input; the first time it is asked for, both are tried."""
+        if self.forced is not None:
+            return self.forced
+        case = case_of(pattern, x, layer)
+        way = self.made.get(case.name)
+        if way is None:
+            way = self.made[case.name] = _fastest(case)
+        return way
+
+    def state(self) -> dict[str, str]:
+        """What was chosen, as plain text."""
+        return dict(self.made)
+
+    def load(self, state: Mapping[str, str]) -> None:
+        """Take over what was chosen elsewhere, and forget what was chosen here."""
+        ways = {way: way for way in get_args(Way)}
+        if unknown := set(state.values()) - set(ways):
+            raise ValueError(f'a layer is computed "sparse" or "dense", not {sorted(unknown)}; load an unchanged state')
+        self.made = {name: ways[way] for name, way in state.items()}
+
+
+def _fastest(case: Case) -> Way:
+    if case.name not in _measured:
+        is_large = case.num_rows * case.num_columns > _MOST_POSITIONS
+        _measured[case.name] = "sparse" if is_large or 0 in case.input_shape else _measure(case)
+    return _measured[case.name]
+
+
+def _measure(case: Case) -> Way:
+    """Time both ways on random weights and inputs, in turns; the best of a few rounds counts."""
+    generator = torch.Generator().manual_seed(0)
+    pattern = _random_pattern(case, generator)
+    values = torch.randn(pattern.num_entries, dtype=case.dtype, generator=generator, device="cpu")
+    x = torch.randn(case.input_shape, dtype=case.dtype, generator=generator, device="cpu")
+    best: dict[Way, float] = {}
+    for attempt in range(1 + _ROUNDS):  # the first compiles and warms up
+        for way in get_args(Way):
+            start = perf_counter()
+            y = forward(pattern, values, x, None, case.layer, way)
+            backward(pattern, values, x, y, case.layer, way, needs_input=True)
+            if attempt:
+                best[way] = min(best.get(way, float("inf")), perf_counter() - start)
+    return min(best, key=best.__getitem__)
+
+
+def _random_pattern(case: Case, generator: torch.Generator) -> Pattern:
+    is_active = torch.rand(case.num_columns, case.num_rows, generator=generator, device="cpu") < 2**case.log_density
+    columns, rows = is_active.nonzero(as_tuple=True)
+    return make_pattern(rows, columns, case.num_rows, case.num_columns)

@@ -1,0 +1,1 @@
+"""The GPU kernels themselves. Imported only where Triton is installed."""

@@ -1,0 +1,1 @@
+"""What `attach` returns, and how it rides on an optimizer's steps."""

@@ -1,0 +1,126 @@
+"""Which tensors of a model are sparse."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.optim import Optimizer
+
+from regrow.core.names import match, named_parameters, suggest, unwrap
+from regrow.core.units import Granularity, Layer, cut
+
+Selection = None | str | Iterable[str] | Callable[[str, nn.Parameter], bool]
+_ATTENTION_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+def choose_layers(
+    model: nn.Module,
+    optimizer: Optimizer,
+    selection: Selection,
+    granularity: Granularity,
+    may_be_meta: bool = False,
+) -> list[tuple[Layer, nn.Parameter]]:
+    """The sparse layers of a model with their parameters, in the order of `model.named_parameters()`.
+
+    Only parameters that train count: those that require a gradient and that the optimizer holds.
+    """
+    everything = dict(named_parameters(model))
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not any(id(parameter) in held for parameter in everything.values()):
+        raise ValueError(
+            "the optimizer holds none of the model's parameters; build it from this model: SGD(model.parameters(), ...)"
+        )
+    trained = {
+        name: parameter
+        for name, parameter in everything.items()
+        if id(parameter) in held and parameter.requires_grad and parameter.is_floating_point()
+    }
+    for name, parameter in trained.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ValueError(f"{name} has no shape yet; run one batch through the model before attaching")
+    names = _select(model, everything, trained, selection)
+    if not names:
+        raise ValueError("the model has no layer to make sparse that trains; name some with layers=[...]")
+    for name in names:
+        _check_exists(name, trained[name], may_be_meta)
+    _check_gradients_are_dense(model, {id(trained[name]): name for name in names})
+    output_dims = _output_dims(model)
+    chosen = []
+    for name in names:
+        parameter = trained[name]
+        output_dim = output_dims.get(id(parameter), 0)
+        if granularity == "channel" and output_dim is None:
+            raise ValueError(
+                f"{name} is a grouped transposed convolution, which has no single channel dimension; leave it out"
+            )
+        chosen.append((cut(name, parameter, granularity, output_dim or 0), parameter))
+    return chosen
+
+
+def _select(
+    model: nn.Module, everything: dict[str, nn.Parameter], trained: dict[str, nn.Parameter], selection: Selection
+) -> list[str]:
+    if selection is None:
+        wanted = _usual_weights(model)
+        return [name for name, parameter in trained.items() if id(parameter) in wanted]
+    if callable(selection):
+        return [name for name, parameter in trained.items() if selection(name, parameter)]
+    if not isinstance(selection, Iterable):
+        raise TypeError(f"layers must be names, glob patterns or a function, got {selection!r}")
+    patterns = [selection] if isinstance(selection, str) else list(selection)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"layers must be names, glob patterns or a function, got {pattern!r}")
+        if all(name not in trained for name in match(pattern, list(everything))):
+            raise ValueError(
+                f"{pattern!r} matches only parameters that do not train (frozen, or not held by the optimizer); "
+                f"{suggest(pattern, trained)}"
+            )
+    chosen = {name for pattern in patterns for name in match(pattern, list(everything))}
+    return [name for name in trained if name in chosen]
+
+
+def _usual_weights(model: nn.Module) -> set[int]:
+    """Weights of linear and convolution layers and of attention projections, unless an embedding shares them."""
+    wanted: set[int] = set()
+    embedded: set[int] = set()
+    for module in unwrap(model).modules():
+        own = module._parameters
+        if isinstance(module, (nn.Linear, _ConvNd)):
+            wanted.add(id(own.get("weight")))
+        elif isinstance(module, nn.MultiheadAttention):
+            wanted.update(id(own.get(name)) for name in _ATTENTION_PROJECTIONS)
+        elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            embedded.add(id(own.get("weight")))
+    return wanted - embedded
+
+
+def _output_dims(model: nn.Module) -> dict[int, int | None]:
+    """Where transposed convolutions, unlike all other layers, keep their output channels."""
+    return {
+        id(module.weight): 1 if module.groups == 1 else None
+        for module in unwrap(model).modules()
+        if isinstance(module, _ConvTransposeNd)
+    }
+
+
+def _check_gradients_are_dense(model: nn.Module, names: dict[int, str]) -> None:
+    for module in unwrap(model).modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            name = names.get(id(module._parameters.get("weight")))
+            if name is not None:
+                raise ValueError(
+                    f"{name} is of an embedding whose gradients are sparse tensors; build it with sparse=False, or "
+                    "leave it out of layers"
+                )
+
+
+def _check_exists(name: str, parameter: nn.Parameter, may_be_meta: bool) -> None:
+    if parameter.is_meta and not may_be_meta:
+        raise ValueError(
+            f"{name} is on the meta device and has no values; move it with model.to_empty(device=...) first, or use "
+            "storage='packed'"
+        )
+    if parameter.layout != torch.strided or parameter.numel() == 0:
+        raise ValueError(f"{name} is not an ordinary tensor with at least one weight; leave it out of layers")

@@ -1,0 +1,1 @@
+"""Many positions, one shared value each."""

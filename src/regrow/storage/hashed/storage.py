@@ -1,0 +1,142 @@
+"""Hashed storage: a layer's parameter is a short vector of values, which its positions share.
+
+The vector takes the dense parameter's place under the same name, in the module, in the optimizer's group and in
+`model.state_dict()`, so that gradient and optimizer state are as short as it is. `module.weight` becomes an attribute
+that is computed: reading it expands the values, writing into what was read changes nothing, setting it is an error.
+Only autograd holds the dense weight, from a layer's forward pass to its backward pass.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from regrow.core import random
+from regrow.core.units import Layer
+from regrow.storage.computed_weights import (
+    Owners,
+    check_replaceable,
+    expand_by,
+    owners_of,
+    start_expanding,
+    stop_expanding,
+)
+from regrow.storage.hashed.sharing import Sharing
+from regrow.storage.optimizer_state import Constants, constant_state, put_in_place
+
+
+class HashedStorage:
+    """The value vectors, the modules that expand them, and how.
+
+    Everything is active: there are no masks and nothing to zero.
+    """
+
+    def __init__(
+        self,
+        sharings: Sequence[Sharing],
+        parameters: Sequence[nn.Parameter],
+        owners: Sequence[Owners],
+        first_states: Sequence[Constants],
+    ) -> None:
+        self.parameters = list(parameters)
+        self._sharings = list(sharings)
+        self._owners = list(owners)
+        self._first_states = list(first_states)
+
+    @property
+    def layers(self) -> list[Layer]:
+        return [sharing.layer for sharing in self._sharings]
+
+    @property
+    def weights(self) -> list[Tensor]:
+        return [parameter.detach() for parameter in self.parameters]
+
+    @property
+    def index_bytes(self) -> int:
+        return 0  # computed anew wherever they are needed
+
+    def count(self) -> list[int]:
+        return [sharing.num_values for sharing in self._sharings]
+
+    def named_masks(self) -> dict[str, Tensor]:
+        return {}
+
+    def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
+        return {}
+
+    def follow(self) -> None:
+        """The modules compute wherever their values are."""
+
+    def zero_inactive(self, optimizer: Optimizer) -> None:
+        """There are none."""
+
+    def mask_gradients(self) -> None:
+        """There are none to mask."""
+
+    def is_masked(self, i: int) -> bool:
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """The seed says it all."""
+        return {"masks": {}, "companions": {}}
+
+    def check(self, state: Mapping[str, Any], keeps_budget: bool) -> None:
+        if state["goal"] != self.count() or state["masks"] or state["companions"]:
+            raise ValueError(
+                "the state has other numbers of shared values; attach with the same layers, sparsity and distribution"
+            )
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Share values as the run that was saved did."""
+        for i, (sharing, owners) in enumerate(zip(self._sharings, self._owners, strict=True)):
+            self._sharings[i] = replace(sharing, key=_key(state["seed"], i))
+            for module, name in owners:
+                expand_by(module, name, self._sharings[i])
+
+    def copy(self, memo: dict[int, Any]) -> "HashedStorage":
+        parameters, owners = copy.deepcopy((self.parameters, self._owners), memo)
+        return HashedStorage(self._sharings, parameters, owners, self._first_states)
+
+    def release(self, optimizer: Optimizer) -> None:
+        """Put dense weights back. What the optimizer remembers of a shared value says nothing of one position's."""
+        for i, (sharing, owners) in enumerate(zip(self._sharings, self._owners, strict=True)):
+            values = self.parameters[i]
+            if owners:
+                dense = nn.Parameter(sharing.expand(values.detach()), values.requires_grad)
+                for module, name in owners:
+                    stop_expanding(module, name, dense)
+                put_in_place(optimizer, values, dense, self._first_states[i])
+                self.parameters[i] = dense
+        self._owners = [[] for _ in self._owners]
+
+
+def hash_weights(
+    model: nn.Module,
+    optimizer: Optimizer,
+    layers: Sequence[Layer],
+    parameters: Sequence[nn.Parameter],
+    num_values: Sequence[int],
+    seed: int,
+) -> HashedStorage:
+    """Put vectors of values in the place of dense parameters; changes nothing if one of them cannot be replaced."""
+    owners = [owners_of(model, parameter) for parameter in parameters]
+    check_replaceable(model, layers, owners, "hashed")
+    first_states = [constant_state(optimizer, parameter) for parameter in parameters]
+    sharings = [
+        Sharing(layer, count, _key(seed, i)) for i, (layer, count) in enumerate(zip(layers, num_values, strict=True))
+    ]
+    vectors = []
+    for sharing, dense, places, state in zip(sharings, parameters, owners, first_states, strict=True):
+        values = nn.Parameter(sharing.first_values(dense.detach()))
+        put_in_place(optimizer, dense, values, state)
+        for module, name in places:
+            start_expanding(module, name, values, sharing, "Hashed")
+        vectors.append(values)
+    return HashedStorage(sharings, vectors, owners, first_states)
+
+
+def _key(seed: int, layer: int) -> int:
+    return random.key(seed, 0, layer)

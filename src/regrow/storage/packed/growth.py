@@ -1,0 +1,155 @@
+"""Growing by gradient where no dense gradient is kept: the best free places of a layer, found tile by tile."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regrow.core.row import Listed
+from regrow.core.selections import k_smallest, positions_of
+from regrow.core.units import Layer
+from regrow.kernels.cpu.planes import Convolution
+from regrow.storage.packed.places import Places
+from regrow.storage.packed.renumber import first_free
+
+_TILE = 1 << 22
+
+
+@dataclass(frozen=True)
+class Best:
+    """Free places of a layer, ascending, and their scores; `extreme` is finite if the whole gradient was."""
+
+    places: Tensor
+    scores: Tensor
+    extreme: Tensor
+
+
+def check_sees_all_gradients() -> None:
+    """Refuse to grow by gradients of which every process would see its own only, before they are summed."""
+    is_shared = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if is_shared and torch.distributed.get_world_size() > 1:
+        raise ValueError("packed storage cannot grow by the gradients of several processes; use storage='dense'")
+
+
+def best_free(places: Places, gradients: Iterable[Tensor], count: int) -> Best:
+    """The free places with the `count` largest gradients; among equal ones those that come first.
+
+    `gradients` are consecutive parts of the layer's gradient, flat, in the order of its units.
+    """
+    active, _ = places.in_row_order()
+    count = min(count, places.layer.num_units - len(active))
+    listed, begin, extremes = Listed(active), 0, []
+    lowest = _Lowest(count)
+    for tile in (tile for part in gradients for tile in torch.split(part, _TILE)):
+        low = _wide(tile).abs().neg_()
+        extremes.append(low.amin())
+        low.index_fill_(0, listed.within(begin, begin + len(tile)) - begin, torch.inf)
+        lowest.look_at(low, begin)
+        begin += len(tile)
+    found, low = lowest.result()
+    return Best(found, -low, torch.stack(extremes).amin().neg())
+
+
+@dataclass
+class Search:
+    """One layer's search for `wanted` free places, in the backward pass of a step that grows by gradient.
+
+    A layer that is used several times in a forward pass gets its gradient in as many parts, that of its first use last.
+    They are added up until then. What is found in a later backward pass counts instead of what was found before.
+    """
+
+    wanted: int = 0
+    num_uses: int = 0
+    _part: Tensor | None = None
+    _found: Best | None = None
+
+    def look(self, places: Places, gradients: Iterable[Tensor], use: int) -> None:
+        """Look at the gradient of a use, the first being number 1, in parts as `best_free` wants them."""
+        if self._part is not None:
+            gradients = _add(gradients, self._part)
+        if use > 1:
+            self._part = torch.cat(list(gradients))
+        else:
+            self._found = best_free(places, gradients, self.wanted)
+            self._part, self.num_uses = None, 0
+
+    def result(self, places: Places) -> Best:
+        if self._part is not None:  # the first use had no part in the loss
+            return best_free(places, [self._part], self.wanted)
+        return self._found or no_gradient(places, self.wanted)
+
+
+def _add(parts: Iterable[Tensor], whole: Tensor) -> Iterator[Tensor]:
+    begin = 0
+    for part in parts:
+        yield part + whole[begin : begin + len(part)]
+        begin += len(part)
+
+
+class _Lowest:
+    """The `count` lowest numbers of tiles that come one after another; among equal ones those that come first."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._bound: float | Tensor = torch.inf
+        self._found: list[tuple[Tensor, Tensor]] = []
+        self._num_found = 0
+
+    def look_at(self, numbers: Tensor, begin: int) -> None:
+        places = positions_of(numbers < self._bound)
+        self._found.append((places + begin, numbers.index_select(0, places)))
+        self._num_found += len(places)
+        if self._num_found > 2 * self._count:  # not every time, since few tiles change much
+            kept = self.result()
+            self._found, self._num_found, self._bound = [kept], len(kept[0]), kept[1].amax()
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        places, numbers = (torch.cat(parts) for parts in zip(*self._found, strict=True))
+        kept = k_smallest(numbers, min(self._count, len(numbers)))
+        return places.index_select(0, kept), numbers.index_select(0, kept)
+
+
+def gradient_tiles(layer: Layer, x: Tensor, dy: Tensor, how: Convolution | None) -> Iterator[Tensor]:
+    """The gradient of a layer's dense weight, some of its outputs at a time, flat in the order of its units."""
+    num_rows = max(1, _TILE * layer.shape[0] // layer.num_weights)
+    if layer.unit_dims[0] != 0:
+        num_rows = layer.shape[0]
+    rows = [range(layer.shape[0])] if how is None else _outputs_of_groups(layer, how)
+    for number, group in enumerate(rows):
+        for begin in range(group.start, group.stop, num_rows):
+            own = slice(begin, min(begin + num_rows, group.stop))
+            tile = _linear_tile(x, dy, own) if how is None else _conv_tile(layer, x, dy, how, number, own)
+            yield tile.permute(layer.unit_dims).reshape(-1)
+
+
+def _outputs_of_groups(layer: Layer, how: Convolution) -> list[range]:
+    each = layer.shape[0] // how.groups
+    return [range(begin, begin + each) for begin in range(0, layer.shape[0], each)]
+
+
+def _linear_tile(x: Tensor, dy: Tensor, rows: slice) -> Tensor:
+    return dy.reshape(-1, dy.shape[-1])[:, rows].T @ x.reshape(-1, x.shape[-1])
+
+
+def _conv_tile(layer: Layer, x: Tensor, dy: Tensor, how: Convolution, group: int, rows: slice) -> Tensor:
+    num_inputs = layer.shape[1]
+    inputs = x[:, group * num_inputs : (group + 1) * num_inputs]
+    shaped = x.new_empty(rows.stop - rows.start, *layer.shape[1:])
+    none, needed = (0,) * len(how.stride), (False, True, False)
+    _, tile, _ = torch.ops.aten.convolution_backward(
+        dy[:, rows], inputs, shaped, None, how.stride, how.padding, how.dilation, False, none, 1, needed
+    )
+    gradient: Tensor = tile
+    return gradient
+
+
+def no_gradient(places: Places, count: int) -> Best:
+    """What grows in a layer that took no part in a step: all gradients are 0, so the first free places."""
+    active, _ = places.in_row_order()
+    first = first_free(active, min(count, places.layer.num_units - len(active)))
+    return Best(first, torch.zeros(len(first), device=first.device), torch.zeros((), device=first.device))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -1,0 +1,264 @@
+"""A pack: the weights of a parameter group's sparse layers as one vector, and where each of them belongs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regrow.core.units import Layer
+from regrow.kernels.cpu.choose import Choices
+from regrow.storage.packed.growth import Search
+from regrow.storage.packed.places import Places, mark, overwrite
+
+Version = tuple[Tensor, int, int, int]
+
+
+@dataclass
+class Begun:
+    """How many gradients of the values were begun, rather than added to one that was there."""
+
+    number: int = 0
+
+
+class Pack:
+    """Values, places and, in a step that grows by gradient, the search for free ones; shared by storage and modules.
+
+    `choices` remembers which layers are faster on their values alone. The values are whatever the root module has under
+    `name` among the parameters of its own, so that what others put there is what is computed with.
+    """
+
+    def __init__(
+        self, holder: dict[str, nn.Parameter | None], name: str, places: Sequence[Places], choices: Choices
+    ) -> None:
+        self.name = name
+        self.places = list(places)
+        self.choices = choices
+        self.searches = [Search() for _ in self.places]
+        self.num_takes = 0
+        self.begun = Begun()
+        self.blocks: dict[int, tuple[Any, Any, Any]] = {}  # of layers and norms, and what they are made of
+        self._holder: dict[str, Any] = holder
+        self._mark: int | None = None
+        self._belongs_to: Tensor | None = None  # if not to the places that are here
+        self._made_for: tuple[Any, ...] = ()
+        self._pieces: Sequence[Tensor] = ()
+
+    @property
+    def values(self) -> nn.Parameter:
+        values: nn.Parameter = self._holder[self.name]
+        return values
+
+    def is_held_by(self, module: nn.Module) -> bool:
+        """Whether a module is the one that has the values."""
+        return module._parameters is self._holder
+
+    def leave(self) -> None:
+        """Let the module have no values any more."""
+        self._holder = {self.name: self._holder.pop(self.name)}
+
+    @property
+    def counts(self) -> list[int]:
+        return [places.count for places in self.places]
+
+    @property
+    def starts(self) -> list[int]:
+        """Where the values of each layer begin."""
+        return list(accumulate(self.counts, initial=0))[:-1]
+
+    def split(self, tensor: Tensor) -> Sequence[Tensor]:
+        """A vector like the values as one view per layer."""
+        return torch.split(tensor, self.counts)
+
+    def pieces(self) -> Sequence[Tensor]:
+        """The values of each layer, differentiable in the one parameter.
+
+        They are made once and serve many passes, so that the gradient of all is put together once in each.
+        """
+        values = self._holder[self.name]
+        try:
+            address = values.data_ptr()
+        except RuntimeError as error:
+            raise RuntimeError(
+                "packed layers do not go through torch.func.grad, vmap and the like; call torch.autograd.grad instead"
+            ) from error
+        stream = torch.cuda.current_stream(values.device).cuda_stream if values.is_cuda else None
+        made_for = (id(values), address, values.dtype, values.device, values.requires_grad, stream)
+        if made_for != self._made_for:
+            self.check_belongs()
+            self.follow()
+            with torch.inference_mode(False), torch.enable_grad():
+                self._pieces = _Split.apply(values, self.counts, self.begun)  # type: ignore[no-untyped-call]
+            self._made_for = made_for
+        return self._pieces
+
+    def follow(self) -> None:
+        """Follow the values to another device."""
+        device = self.values.device
+        if self.places[0].device != device:
+            self.places = [places.to(device) for places in self.places]
+
+    def take(self, places: Sequence[Places]) -> None:
+        """Take over other places for as many values; in the same memory where nothing changes in size."""
+        self.num_takes += 1
+        has_moved = [new.count for new in places] != self.counts
+        self.places = [overwrite(old, new) for old, new in zip(self.places, places, strict=True)]
+        if has_moved:
+            self._made_for, self._pieces = (), ()
+        self._mark = None
+        self.expect(self._belongs_to)
+
+    @property
+    def mark(self) -> int:
+        """What tells these places from others; worked out when it is asked for."""
+        if self._mark is None:
+            self._mark = mark(self.places)
+        return self._mark
+
+    def mark_of_values(self) -> Tensor:
+        """The mark of the topology that the values are of, be it here or not."""
+        return torch.tensor(self.mark, device="cpu") if self._belongs_to is None else self._belongs_to.clone()
+
+    def expect(self, mark: Tensor | None) -> None:
+        """The values are, or are about to be, those of the topology with a mark; None for the one that is here.
+
+        A state that was saved with half precision has its marks so, too: as many bits as there are must agree.
+        """
+        is_here = mark is None or _agree(mark, torch.tensor(self.mark, device="cpu").to(mark.dtype))
+        self._belongs_to = None if is_here else mark
+        if not is_here:
+            self._made_for, self._pieces = (), ()  # so that the next forward pass looks
+
+    def check_belongs(self) -> None:
+        """Refuse to compute with values of another topology."""
+        if self._belongs_to is not None:
+            raise RuntimeError(
+                f"the {self.name} that were loaded into the model belong to another topology than the one it has; load "
+                "the state of the sparsifier that was saved with them, too: sparse.load_state_dict(...)"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copying and pickling; pieces are not leaves of autograd, and are made anew."""
+        searches = [Search(search.wanted) for search in self.searches]
+        return {**self.__dict__, "searches": searches, "blocks": {}, "_made_for": (), "_pieces": ()}
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    a, b = float(one), float(other)
+    return a == b or abs(a - b) < 0.5
+
+
+class _Split(torch.autograd.Function):
+    """The vector cut into pieces that share its memory but not its version, since they outlive steps of the optimizer.
+
+    Nothing is saved, so that one such graph can be run through backward any number of times.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, sizes: list[int], begun: Begun) -> tuple[Tensor, ...]:
+        ctx.values, ctx.begun = values, begun
+        return tuple(torch.split(values.data, sizes))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        ctx.begun.number += ctx.values.is_leaf and ctx.values.grad is None
+        return torch.cat(gradients), None, None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One layer of a pack, as its module sees it."""
+
+    pack: Pack
+    number: int
+
+    @property
+    def places(self) -> Places:
+        return self.pack.places[self.number]
+
+    @property
+    def layer(self) -> Layer:
+        return self.places.layer
+
+    def values(self) -> Tensor:
+        """The values of this layer, differentiable, for one use of it."""
+        self.count_use()
+        return self.piece()
+
+    def count_use(self) -> None:
+        search = self.pack.searches[self.number]
+        if search.wanted and torch.is_grad_enabled():
+            search.num_uses += 1
+
+    def piece(self) -> Tensor:
+        return self.pack.pieces()[self.number]
+
+    def expand(self, values: None = None) -> Tensor:
+        """The weights of the layer, dense, differentiable in the values."""
+        weight: Tensor = _Expand.apply(self.values(), self)  # type: ignore[no-untyped-call]
+        return weight
+
+    def version(self) -> Version:
+        """What the layer is computed with: the vector, which others may replace, what is in it, and for which use."""
+        pack, values = self.pack, self.pack.values
+        try:
+            number = values._version
+        except RuntimeError:  # made under inference_mode, from where nobody goes back
+            number = 0
+        return values, number, pack.num_takes, pack.searches[self.number].num_uses
+
+    def check_version(self, version: Version, needs_values: bool) -> None:
+        """Refuse to go back through a forward pass with other places or, where they are needed again, other values."""
+        values, number, num_takes, _ = version
+        if num_takes != self.pack.num_takes or (needs_values and number != values._version):
+            raise RuntimeError(
+                f"the values of {self.layer.name} have changed between a forward and its backward pass; run backward "
+                "before the optimizer's step"
+            )
+
+    @property
+    def search(self) -> Search:
+        """What is looked for in the next backward pass."""
+        return self.pack.searches[self.number]
+
+    @property
+    def wanted(self) -> int:
+        """How many free places that is."""
+        return self.pack.searches[self.number].wanted
+
+    def look_for_growth(self, gradients: Iterable[Tensor], version: Version) -> None:
+        """Look for the best free places by the gradient of one use."""
+        self.search.look(self.places, gradients, use=version[-1])
+
+
+class _Expand(torch.autograd.Function):
+    """Values to dense weights."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, slot: Slot) -> Tensor:
+        ctx.slot, ctx.version = slot, slot.version()
+        return slot.places.spread(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.slot.check_version(ctx.version, needs_values=False)
+        if ctx.slot.wanted:
+            ctx.slot.look_for_growth([ctx.slot.layer.flatten(gradient.detach())], ctx.version)
+        collected: Tensor = _Collect.apply(gradient, ctx.slot)  # type: ignore[no-untyped-call]
+        return collected, None
+
+
+class _Collect(torch.autograd.Function):
+    """Dense gradients to those of the values."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, slot: Slot) -> Tensor:
+        ctx.slot, ctx.version = slot, slot.version()
+        return slot.places.collect(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.slot.check_version(ctx.version, needs_values=False)
+        return ctx.slot.places.spread(gradient), None

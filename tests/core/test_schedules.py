@@ -1,0 +1,95 @@
+"""Schedules: when to rewire, and values that change with the step."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regrow.core.schedules import cosine, cubic, is_due, value_at
+
+
+def due_steps(period, until=None, last=20):
+    return [step for step in range(last + 1) if is_due(step, period, until)]
+
+
+def test_a_plain_number_is_the_same_at_every_step():
+    assert [value_at(0.5, step) for step in (0, 1, 10**9)] == [0.5] * 3
+
+
+def test_a_mapping_holds_each_value_from_its_first_step_on():
+    temperatures = {0: 1e-3, 4: 1e-5, 6: 1e-8}
+    assert [value_at(temperatures, step) for step in range(8)] == [1e-3] * 4 + [1e-5] * 2 + [1e-8] * 2
+
+
+def test_the_order_of_a_mapping_does_not_matter():
+    assert value_at({6: 3.0, 0: 1.0, 4: 2.0}, 5) == 2.0
+
+
+def test_any_function_of_the_step_is_a_schedule():
+    assert value_at(lambda step: 1 / (1 + step), 3) == 0.25
+
+
+def test_rewiring_is_due_after_every_period_and_never_before_the_first_step():
+    assert due_steps(5) == [5, 10, 15, 20]
+
+
+def test_the_last_rewiring_may_fall_on_until():
+    assert due_steps(5, until=10) == [5, 10]
+    assert due_steps(5, until=14) == [5, 10]
+
+
+def test_a_period_of_one_is_every_step():
+    assert due_steps(1, last=4) == [1, 2, 3, 4]
+
+
+def test_a_new_period_counts_from_its_own_first_step():
+    # Every 4 steps up to step 8, every 5 from there.
+    assert due_steps({0: 4, 8: 5}) == [4, 8, 13, 18]
+
+
+def test_the_paper_doubles_its_period():
+    steps = due_steps({0: 100, 1000: 200, 2000: 400}, until=2800, last=4000)
+    assert steps == [*range(100, 1000, 100), *range(1000, 2000, 200), 2000, 2400, 2800]
+
+
+@given(st.integers(1, 50), st.integers(0, 500))
+@settings(deadline=None)
+def test_a_mapping_with_one_period_is_that_period(period, step):
+    assert is_due(step, {0: period}, None) == is_due(step, period, None)
+
+
+def test_cosine_falls_from_its_start_through_a_half_to_nothing():
+    assert cosine(0.3, 0, 8) == 0.3
+    assert cosine(0.3, 4, 8) == pytest.approx(0.15)
+    assert cosine(0.3, 8, 8) == 0.0
+    assert cosine(0.3, 9, 8) == 0.0
+
+
+def test_cosine_without_an_end_stays_at_its_start():
+    assert cosine(0.3, 10**6, None) == 0.3
+
+
+def test_cubic_rises_fast_first():
+    # s (1 - (1 - t/T)^3) at t = 0, T/4, T/2, 3T/4, T.
+    assert [cubic(0.64, step, 4) for step in range(5)] == pytest.approx([0, 0.37, 0.56, 0.63, 0.64])
+
+
+def test_cubic_ends_exactly_at_its_end():
+    assert cubic(0.9, 0, 20) == 0.0
+    assert cubic(0.9, 20, 20) == 0.9
+    assert cubic(0.9, 21, 20) == 0.9
+
+
+@given(st.floats(0, 1), st.integers(0, 1000), st.integers(1, 1000))
+@settings(deadline=None)
+def test_cosine_never_rises_and_cubic_never_falls(value, step, until):
+    assert cosine(value, step + 1, until) <= cosine(value, step, until)
+    assert cubic(value, step + 1, until) >= cubic(value, step, until)
+
+
+@given(st.integers(0, 1000), st.integers(1, 1000))
+@settings(deadline=None)
+def test_cubic_is_the_formula_of_the_paper(step, until):
+    t = min(Fraction(step, until), Fraction(1))
+    assert cubic(1.0, step, until) == pytest.approx(float(1 - (1 - t) ** 3), abs=1e-12)

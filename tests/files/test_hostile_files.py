@@ -1,0 +1,253 @@
+"""Damaged and hostile files are refused: by their headers alone wherever these lie, and before memory is taken."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import regrow
+from opened_files import Opened, change_header, opened
+from regrow.files.index import decode
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 7))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return saved(tmp_path / "m.safetensors")
+
+
+def saved(path: Path) -> Path:
+    """120 of 600 weights and 42 of 210."""
+    torch.manual_seed(0)
+    model = network()
+    sparse = regrow.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), regrow.Static(sparsity=0.8))
+    regrow.save(path, model, sparse)
+    return path
+
+
+def refused(path: Path, message: str = "") -> None:
+    """By every reader, and a model that should have been filled is as it was."""
+    plain, packed = network(), network()
+    regrow.attach(packed, torch.optim.SGD(packed.parameters(), lr=0.1), regrow.Static(sparsity=0.8), storage="packed")
+    for model in (plain, packed):
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        with pytest.raises(ValueError, match=rf"m\.safetensors.*{message}"):
+            regrow.load(path, model)
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    with pytest.raises(ValueError, match=rf"m\.safetensors.*{message}"):
+        regrow.load_state_dict(path)
+
+
+def refused_unread(path: Path, message: str = "") -> None:
+    """Also by `describe`, which reads no tensor."""
+    refused(path, message)
+    with pytest.raises(ValueError, match=rf"m\.safetensors.*{message}"):
+        regrow.describe(path)
+
+
+def test_the_index_that_is_lied_about_below(path: Path):
+    with opened(path) as file:
+        assert file.modules == {"0.": [0, [[30, 20], 120], [30]], "3.": [0, [[7, 30], 42], [7]], "1.": NORM}
+    regrow.load(path, network())
+
+
+NORM = [1, [30], [30], [30], [30], []]
+IN_MODULES = [
+    # shapes of sparse tensors
+    ("0.", [0, [[10**9, 10**9], 120], [30]]),
+    ("0.", [0, [[2**40, 2**40], 120], [30]]),
+    ("0.", [0, [[30, 20, 2**62, 0], 0], [30]]),
+    ("0.", [0, [[30, 21], 120], [30]]),
+    ("0.", [0, [[-30, -20], 120], [30]]),
+    ("0.", [0, [[True, 600], 120], [30]]),
+    ("0.", [0, [[30.0, 20], 120], [30]]),
+    ("0.", [0, [[1] * 65, 1], [30]]),
+    ("0.", [0, ["30x20", 120], [30]]),
+    ("0.", [0, [None, 120], [30]]),
+    # how many values they have
+    *(("0.", [0, [[30, 20], active], [30]]) for active in (121, 601, 10**30, -1, True, 1.0, None, "120")),
+    ("0.", [0, [30, 20], [30]]),
+    ("0.", [0, [[30, 20]], [30]]),
+    # shapes of dense tensors
+    *(("0.", [0, [[30, 20], 120], shape]) for shape in ([31], [29], [-30], [], [[30], 3], 30, None, {}, [10**30])),
+    ("1.", [1, [30], [30], [30], [30], [0, 10**18, 10**18]]),
+    # modules that are of no kind
+    *(("1.", [kind, *NORM[1:]]) for kind in (2, -1, True, 0, None, "1", 10**30, [1])),
+    *(("1.", row) for row in ([], NORM[:-1], [*NORM, []], {}, "", 1, None)),
+    # tensors that are there twice, or have nothing in the file
+    ("new.", NORM),
+    ("new.", [0, [[0], 1], [0]]),
+]
+
+
+@pytest.mark.parametrize(("prefix", "row"), IN_MODULES)
+def test_modules_that_lie(prefix: str, row: object, path: Path):
+    with opened(path) as file:
+        file.modules[prefix] = row
+    refused_unread(path)
+
+
+def put(key: str, text: str):
+    return lambda file: file.metadata.update({key: text})
+
+
+LIES = {
+    "deep modules": put("modules", '{"a":' * 100_000),
+    "deep kinds": put("kinds", "[" * 100_000),
+    "deep aliases": put("aliases", "[" * 100_000 + "]" * 100_000),
+    "long numbers": put("modules", '{"0.":[' + "9" * 10_000 + "]}"),
+    "no json": put("modules", "{"),
+    "a list of modules": put("modules", "[]"),
+    "no modules": put("modules", "{}"),
+    "a dict of kinds": put("kinds", "{}"),
+    "no kinds": put("kinds", "[]"),
+    "a module twice": lambda file: file.metadata.update(
+        modules=json.dumps(file.modules).replace('"1.":', f'"1.": {json.dumps(NORM)}, "1.":')
+    ),
+    "a tensor twice": lambda file: (
+        file.modules.update({"": [2, [0]]}),
+        file.kinds.append({"0.bias": "dense:float32"}),
+    ),
+    "names too long": lambda file: (
+        file.kinds.append({"a" * 10**6: "dense:float32"}),
+        file.modules.update({f"{number}": [2, [0]] for number in range(101)}),
+    ),
+    "dense in the masks": lambda file: file.kinds[0].update(bias="masks"),
+    "values of no float": lambda file: file.kinds[0].update(weight="values:int8"),
+    "an entry without a name": lambda file: file.kinds[0].update(weight=["values:float32"]),
+    "a kind that is a list": lambda file: file.kinds.append(["weight"]),
+    "an entry too few": lambda file: file.entries.pop("dense:int64"),
+    "no masks": lambda file: file.entries.pop("masks"),
+    "an entry too many": lambda file: file.entries.update({"dense:other": torch.zeros(3)}),
+    "an entry that is empty": lambda file: file.entries.update({"dense:other": torch.zeros(0)}),
+    "an entry with two axes": lambda file: file.entries.update(masks=file.entries["masks"][None]),
+    "an entry too long": lambda file: file.entries.update(masks=torch.zeros(103, dtype=torch.uint8)),
+    "signed masks": lambda file: file.entries.update(masks=file.entries["masks"].view(torch.int8)),
+    "whole values": lambda file: file.entries.update({"values:float32": torch.zeros(162, dtype=torch.int64)}),
+    "complex values": lambda file: file.entries.update({"values:float32": torch.zeros(162, dtype=torch.complex64)}),
+    "tied to nothing": put("aliases", '{"a": "nothing"}'),
+    "tied to a number": put("aliases", '{"a": 1}'),
+    "tied to itself": put("aliases", '{"a": "a"}'),
+    "tied in a row": put("aliases", '{"a": "0.bias", "b": "a"}'),
+    "tied over another": put("aliases", '{"0.bias": "3.bias"}'),
+    "another format": put("regrow", "99"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_headers_that_lie(name: str, path: Path):
+    with opened(path) as file:
+        LIES[name](file)
+    refused_unread(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda h: h.pop("__metadata__"),
+        lambda h: h["__metadata__"].pop("regrow"),
+        lambda h: h["__metadata__"].pop("modules"),
+        lambda h: h["__metadata__"].update(modules={}),
+        lambda h: h["values:float32"].update(data_offsets=[0, 4]),
+        lambda h: h["values:float32"].update(shape=[10**15]),
+        lambda h: h["masks"].update(data_offsets=h["values:float32"]["data_offsets"]),
+        lambda h: h.update({"values:other": h.pop("values:float32")}),
+    ],
+)
+def test_headers_that_no_writer_of_safetensors_makes(change, path: Path):
+    change_header(path, change)
+    refused_unread(path)
+
+
+def test_files_of_the_first_format_are_refused_with_what_to_do(path: Path):
+    change_header(path, lambda h: h["__metadata__"].update(regrow="1"))
+    refused_unread(path, "its format is 1, not 2; save the model again")
+
+
+@pytest.mark.parametrize("dtype", ["F4", "F6_E2M3"])
+def test_numbers_of_less_than_a_byte_are_refused(dtype: str, path: Path):
+    with opened(path) as file:
+        file.entries["dense:small"] = torch.zeros({"F4": 4, "F6_E2M3": 6}[dtype], dtype=torch.uint8)
+        file.add("small.numbers", "dense:small", [8])
+    change_header(path, lambda header: header["dense:small"].update(dtype=dtype, shape=[8]))
+    refused_unread(path, "cannot have dtype")
+
+
+def flip(file: Opened) -> None:
+    file.entries["masks"][0] ^= 1
+
+
+def exchange(file: Opened) -> None:
+    """As many bits in all, but one of the first layer's is now of the second."""
+    masks = file.entries["masks"]
+    first, second = (next(i for i in own if masks[i] not in (0, 255)) for own in (range(75), range(75, 101)))
+    masks[first] &= masks[first] - 1
+    masks[second] |= masks[second] + 1
+
+
+def set_beyond(file: Opened) -> None:
+    """As many bits as values, but one beyond the last of 210 positions."""
+    masks = file.entries["masks"]
+    used = next(i for i in range(75, 101) if masks[i])
+    masks[used] &= masks[used] - 1
+    masks[101] |= 0b100
+
+
+@pytest.mark.parametrize("spoil", [flip, exchange, set_beyond])
+def test_masks_that_count_other_values(spoil, path: Path):
+    with opened(path) as file:
+        spoil(file)
+    refused(path, "does not count")
+
+
+@pytest.mark.parametrize("how", ["cut", "longer", "empty", "text", "missing"])
+def test_files_that_are_no_files_of_ours(how: str, path: Path):
+    content = path.read_bytes()
+    path.write_bytes({"cut": content[:-7], "longer": content + b"\0", "text": b"hello, world" * 10}.get(how, b""))
+    if how == "missing":
+        path.unlink()
+    with pytest.raises((ValueError, FileNotFoundError), match=r"m\.safetensors"):
+        regrow.describe(path)
+
+
+WORDS = st.sampled_from(["", "a", "a.", "weight", "dense:float32", "values:float32", "masks"])
+NUMBERS = st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from([10**18, 2**63, 10**40, 0.5])
+JSON = st.recursive(NUMBERS | WORDS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner))
+KINDS = st.lists(st.dictionaries(WORDS, WORDS) | JSON, max_size=3)
+ROWS = st.lists(st.lists(st.integers(0, 3) | st.lists(st.integers(0, 3))) | NUMBERS, max_size=4)
+
+
+@settings(deadline=None, max_examples=300)
+@given(KINDS | JSON, st.dictionaries(WORDS, ROWS | JSON) | JSON, st.dictionaries(WORDS, WORDS) | JSON)
+def test_any_json_is_an_index_or_a_value_error(kinds: object, modules: object, aliases: object):
+    told = {"kinds": json.dumps(kinds), "modules": json.dumps(modules), "aliases": json.dumps(aliases)}
+    try:
+        index = decode(told)
+    except ValueError:
+        return
+    assert index.aliases.keys().isdisjoint(index.pieces)
+    assert all(0 <= piece.num_stored <= piece.num_positions < 2**63 for piece in index.pieces.values())
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_any_bytes_changed_are_a_value_error_or_another_model(tmp_path_factory, data):
+    path = saved(tmp_path_factory.mktemp("files") / "m.safetensors")
+    content = bytearray(path.read_bytes())
+    header = 8 + int.from_bytes(content[:8], "little")
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, header - 1) | st.integers(0, len(content) - 1))] = data.draw(
+            st.integers(0, 255)
+        )
+    path.write_bytes(content)
+    for read in (regrow.describe, regrow.load_state_dict):
+        with suppress(ValueError):
+            read(path)

@@ -1,0 +1,245 @@
+"""Small files: what is saved comes back bit for bit, and takes little more than its description length."""
+
+import json
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+import regrow
+from regrow.files.format import pick, read, write
+from regrow.lab.models import build
+
+
+def trained(method: regrow.Method, num_steps: int = 3) -> tuple[nn.Module, regrow.Sparsifier]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 7))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    sparse = regrow.attach(model, optimizer, method)
+    for _ in range(num_steps):
+        model(torch.randn(8, 20)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, sparse
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_file_holds_values_and_one_bit_per_position(tmp_path: Path):
+    layer = nn.Linear(4, 2, bias=False)
+    layer.weight.data = torch.tensor([[0.0, 1.5, 0.0, 0.0], [2.5, 0.0, 0.0, -3.0]])
+    regrow.save(tmp_path / "m.safetensors", layer)
+    stored = load_file(tmp_path / "m.safetensors")
+    assert stored.keys() == {"values:float32", "masks"}
+    assert stored["values:float32"].tolist() == [1.5, 2.5, -3.0]
+    assert stored["masks"].tolist() == [0b10010010]
+
+
+def test_tensors_lie_one_after_the_other_and_the_metadata_says_which(tmp_path: Path):
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1), nn.BatchNorm1d(1, affine=False))
+    model[0].weight.data = torch.tensor([[0.0, 1.5, 0.0], [2.5, 0.0, 0.0]])
+    model[1].weight.data = torch.tensor([[0.0, -3.0]])
+    model[0].bias.data, model[1].bias.data = torch.tensor([10.0, 11.0]), torch.tensor([20.0])
+    model[2].running_mean.fill_(30.0)
+    regrow.save(tmp_path / "m.safetensors", model)
+    with safe_open(tmp_path / "m.safetensors", framework="pt") as file:
+        told = {key: json.loads(file.metadata()[key]) for key in ("kinds", "modules")}
+        stored = {key: file.get_tensor(key).tolist() for key in file.keys()}  # noqa: SIM118
+    assert told["kinds"] == [
+        {"weight": "values:float32", "bias": "dense:float32"},
+        {"running_mean": "dense:float32", "running_var": "dense:float32", "num_batches_tracked": "dense:int64"},
+    ]
+    assert told["modules"] == {"0.": [0, [[2, 3], 2], [2]], "1.": [0, [[1, 2], 1], [1]], "2.": [1, [1], [1], []]}
+    assert stored == {
+        "values:float32": [1.5, 2.5, -3.0],
+        "masks": [0b001010, 0b10],
+        "dense:float32": [10.0, 11.0, 20.0, 30.0, 1.0],
+        "dense:int64": [0],
+    }
+
+
+@pytest.mark.parametrize("name", sorted(regrow.METHODS))
+def test_a_trained_model_comes_back_bit_for_bit(name: str, tmp_path: Path):
+    model, sparse = trained(regrow.METHODS[name](sparsity=0.8))
+    regrow.save(tmp_path / "m.safetensors", model, sparse)
+    assert same(regrow.load_state_dict(tmp_path / "m.safetensors"), dict(model.state_dict()))
+    if not sparse.method.shares_values:
+        plain = nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 7))
+        masks = regrow.load(tmp_path / "m.safetensors", plain)
+        assert same(masks, sparse.masks())
+        assert same(dict(plain.state_dict()), dict(model.state_dict()))
+
+
+def test_training_can_go_on_from_a_file(tmp_path: Path):
+    model, sparse = trained(regrow.DSR(sparsity=0.8, prune=10, period=1))
+    regrow.save(tmp_path / "m.safetensors", model, sparse)
+    fresh = nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 7))
+    masks = regrow.load(tmp_path / "m.safetensors", fresh)
+    optimizer = torch.optim.SGD(fresh.parameters(), lr=0.1)
+    again = regrow.attach(fresh, optimizer, regrow.DSR(sparsity=0.8), start=masks)
+    assert (again.budget, again.active) == (sparse.budget, sparse.budget)
+    with pytest.raises(ValueError, match="load first, then attach"):
+        regrow.load(tmp_path / "m.safetensors", fresh)
+
+
+@pytest.mark.parametrize(("network", "sparsity"), [("wrn_28_2", 0.9), ("wrn_28_2", 0.8), ("lenet_300_100", 0.9)])
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+def test_the_file_is_within_1_percent_of_the_description_length(
+    network: str, sparsity: float, storage: str, tmp_path: Path
+):
+    model = build(network)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sparse = regrow.attach(model, optimizer, regrow.DSR(sparsity=sparsity), storage=storage)
+    regrow.save(tmp_path / "m.safetensors", model, sparse)
+    told = regrow.describe(tmp_path / "m.safetensors")
+    positions = sum(prod(layer.shape) for layer in sparse.layers)
+    others = sum(p.numel() for p in build(network).state_dict().values()) - positions
+    assert told.description_length == -(-(32 * (sparse.active + others) + positions) // 8)
+    assert told.description_length < told.num_bytes < 1.01 * told.description_length
+
+
+def test_layers_are_told_in_the_order_of_the_network(tmp_path: Path):
+    model = nn.Sequential(nn.Linear(9, 9, bias=False), nn.BatchNorm1d(9), nn.Linear(9, 9), nn.Linear(9, 9, bias=False))
+    sparse = regrow.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), regrow.Static(sparsity=0.5))
+    regrow.save(tmp_path / "m.safetensors", model, sparse)
+    layers = regrow.describe(tmp_path / "m.safetensors").layers
+    assert [layer.name for layer in layers] == ["0.weight", "2.weight", "3.weight"]
+
+
+def test_values_can_be_stored_with_half_the_bits(tmp_path: Path):
+    model, sparse = trained(regrow.Static(sparsity=0.8))
+    regrow.save(tmp_path / "half.safetensors", model, sparse, values="bfloat16")
+    back = regrow.load_state_dict(tmp_path / "half.safetensors")["0.weight"]
+    assert back.dtype == torch.float32
+    assert torch.equal(back, model[0].weight.detach().bfloat16().float())
+    with pytest.raises(ValueError, match="values must be one of"):
+        regrow.save(tmp_path / "half.safetensors", model, sparse, values="int8")
+
+
+def test_describe_reads_no_weights(tmp_path: Path):
+    model, sparse = trained(regrow.DSR(sparsity=0.8))
+    regrow.save(tmp_path / "m.safetensors", model, sparse)
+    told = regrow.describe(tmp_path / "m.safetensors")
+    assert [(layer.name, layer.active) for layer in told.layers] == [(n.name, n.active) for n in sparse.layers]
+    assert told.made_by["step"] == "3"
+    assert told.made_by["method"].startswith("DSR(sparsity=0.8")
+    assert told.num_bytes == (tmp_path / "m.safetensors").stat().st_size
+    assert "0.weight" in str(told)
+
+
+def test_tied_weights_are_stored_once_and_come_back_tied(tmp_path: Path):
+    model = nn.Sequential(nn.Linear(30, 30), nn.Linear(30, 30))
+    model[1].weight = model[0].weight
+    regrow.save(tmp_path / "m.safetensors", model)
+    assert len(load_file(tmp_path / "m.safetensors")["dense:float32"]) == 30 * 30 + 2 * 30
+    assert same(regrow.load_state_dict(tmp_path / "m.safetensors"), dict(model.state_dict()))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+    st.integers(0, 9),
+    st.integers(0, 10**6),
+)
+def test_any_tensor_comes_back(tmp_path_factory, shape: list[int], dtype: torch.dtype, tenths: int, seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    tensor = torch.randn(shape, generator=generator).to(dtype)
+    tensor[torch.rand(shape, generator=generator) * 10 < tenths] = 0
+    tensor.flatten()[:1] = -0.0
+    module = nn.Module()
+    module.weight = nn.Parameter(tensor)
+    path = tmp_path_factory.mktemp("files") / "m.safetensors"
+    regrow.save(path, module)
+    back = regrow.load_state_dict(path)["weight"]
+    assert back.dtype == dtype
+    assert torch.equal(back, tensor)
+    assert torch.equal(torch.signbit(back), torch.signbit(tensor))
+
+
+NAMES = st.lists(st.text("ab.", max_size=4), unique=True, max_size=8)
+SPARSE = st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64])
+DENSE = st.sampled_from([torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float32, torch.complex64])
+
+
+@settings(deadline=None, max_examples=100)
+@given(NAMES, NAMES, st.data())
+def test_any_tensors_under_any_names_come_back(tmp_path_factory, names: list[str], others: list[str], data):
+    shapes = st.lists(st.integers(0, 4), max_size=3)
+    sparse, masks = {}, {}
+    for name in names:
+        masks[name] = torch.rand(data.draw(shapes)) < 0.5
+        sparse[name] = torch.randn(masks[name].shape).masked_fill(~masks[name], 0).to(data.draw(SPARSE))
+    dense = {name: torch.randn(data.draw(shapes)).to(data.draw(DENSE)) for name in others if name not in names}
+    aliases = {f"tied.{name}": name for name in [*sparse, *dense]}
+    path = tmp_path_factory.mktemp("files") / "m.safetensors"
+    parts = {name: pick(tensor, masks[name]) for name, tensor in sparse.items()}
+    write(path, dense, parts, aliases=aliases, made_by={"step": "3"})
+    content = read(path)
+    expected = dense | sparse
+    expected |= {name: expected[first] for name, first in aliases.items()}
+    assert same(content.state, expected)
+    assert all(content.state[name].dtype == tensor.dtype for name, tensor in expected.items())
+    assert same(content.masks, masks)
+    assert content.made_by["step"] == "3"
+
+
+def test_what_comes_back_has_memory_of_its_own(tmp_path: Path):
+    model, sparse = trained(regrow.Static(sparsity=0.8))
+    regrow.save(tmp_path / "m.safetensors", model, sparse)
+    state = regrow.load_state_dict(tmp_path / "m.safetensors")
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in state.values())
+
+
+def test_what_shares_memory_is_not_tied_if_it_is_seen_otherwise(tmp_path: Path):
+    model = nn.Module()
+    model.register_buffer("one", torch.rand(4, 4))
+    model.register_buffer("transposed", model.one.T)
+    model.register_buffer("bits", model.one.view(torch.int32))
+    regrow.save(tmp_path / "model.safetensors", model)
+    state = regrow.load_state_dict(tmp_path / "model.safetensors")
+    for name, tensor in model.state_dict().items():
+        assert state[name].dtype == tensor.dtype
+        assert torch.equal(state[name], tensor), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_dtypes_that_have_no_sparse_form_are_stored_as_they_are(dtype: torch.dtype, tmp_path: Path):
+    model = nn.Module()
+    model.register_buffer("scale", torch.zeros(100).to(dtype))
+    regrow.save(tmp_path / "model.safetensors", model)
+    assert regrow.load_state_dict(tmp_path / "model.safetensors")["scale"].dtype == dtype
+
+
+def test_dtypes_that_no_file_can_hold_are_refused_by_name(tmp_path: Path):
+    model = nn.Module()
+    model.register_buffer("phase", torch.ones(3, dtype=torch.complex128))
+    with pytest.raises(TypeError, match=r"torch\.complex128"):
+        regrow.save(tmp_path / "model.safetensors", model)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model, sparse = trained(regrow.Static(sparsity=0.8))
+    path = tmp_path / "m.safetensors"
+    regrow.save(path, model, sparse)
+    before = path.read_bytes()
+    monkeypatch.setattr("regrow.files.atomic.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk")))
+    with pytest.raises(OSError, match="disk"):
+        regrow.save(path, model)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
+
+
+def test_a_sparsifier_of_another_model_is_refused(tmp_path: Path):
+    _, sparse = trained(regrow.Static(sparsity=0.8))
+    with pytest.raises(ValueError, match="do they belong together"):
+        regrow.save(tmp_path / "m.safetensors", nn.Linear(3, 3), sparse)
