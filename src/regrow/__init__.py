@@ -3,15 +3,19 @@
 from typing import Any
 
 from regrow import testing
+from regrow.core import __version__
+from regrow.core.units import Block
 from regrow.files.export import export
 from regrow.files.onnx import export_onnx
-from regrow.files.save import describe, load, load_state_dict, save
+from regrow.files.save import describe, load, load_tensors, save
 from regrow.methods import METHODS, Method
 from regrow.methods.deepr import DeepR
 from regrow.methods.dense import Dense
 from regrow.methods.dsr import DSR
 from regrow.methods.gradual import Gradual
+from regrow.methods.granet import GraNet
 from regrow.methods.hashed import Hashed
+from regrow.methods.mest import MEST
 from regrow.methods.rigl import RigL
 from regrow.methods.set import SET
 from regrow.methods.snfs import SNFS
@@ -19,19 +23,22 @@ from regrow.methods.static import Static
 from regrow.sparsifier.attach import attach
 from regrow.sparsifier.history import Rewiring
 from regrow.sparsifier.sparsifier import Sparsifier
-from regrow.storage.packed.norm_block import linear_norm
+from regrow.storage.packed import Packed
 
-__version__ = "0.1.0"
 __all__ = [
     "DSR",
     "METHODS",
+    "MEST",
     "SET",
     "SNFS",
+    "Block",
     "DeepR",
     "Dense",
+    "GraNet",
     "Gradual",
     "Hashed",
     "Method",
+    "Packed",
     "Rewiring",
     "RigL",
     "Sparsifier",
@@ -40,9 +47,9 @@ __all__ = [
     "describe",
     "export",
     "export_onnx",
-    "linear_norm",
+    "__version__",
     "load",
-    "load_state_dict",
+    "load_tensors",
     "save",
     "testing",
 ]

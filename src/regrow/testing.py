@@ -92,16 +92,15 @@ class Trial:
 def check_invariants(model: nn.Module, optimizer: Optimizer, sparse: Sparsifier) -> None:
     """What is true after every step: the budget, and zeros wherever a weight is inactive."""
     masks = sparse.masks()
-    if sparse.method.shares_values:
+    if sparse.method.storage == "hashed":
         held = [parameter.numel() for parameter in sparse._storage.parameters]
     else:
         held = [int(mask.sum()) for mask in masks.values()]
     assert held == [layer.active for layer in sparse.layers], "active must count the masks or the shared values"
     assert sparse.active == sum(held)
-    if sparse.method.keeps_budget:
-        assert sparse.budget - largest_unit(sparse) < sparse.active <= sparse.budget, (
-            f"{sparse.active} weights are active under a budget of {sparse.budget}"
-        )
+    assert sparse.budget - largest_unit(sparse) < sparse.active <= sparse.budget, (
+        f"{sparse.active} weights are active under a budget of {sparse.budget}"
+    )
     dense = sparse._storage.dense_tensors(optimizer)
     for name, mask in masks.items():
         assert bool(mask.any()), f"{name} went empty"
@@ -110,7 +109,7 @@ def check_invariants(model: nn.Module, optimizer: Optimizer, sparse: Sparsifier)
 
 
 def _hasten(method: Method) -> Method:
-    changes: dict[str, Any] = {"period": 1 if method.walks else 2, "until": _LAST_REWIRING}
+    changes: dict[str, Any] = {"period": 1 if method.rewires_every_step else 2, "until": _LAST_REWIRING}
     if isinstance(method.distribution, Mapping):
         changes["distribution"] = "uniform"
     if any(field.name == "begin" for field in dataclasses.fields(method)):
@@ -126,7 +125,7 @@ def check_training(trial: Trained, num_steps: int) -> None:
         before, records = trial.sparse.masks(), _totals(trial.sparse)
         trial.step()
         check_invariants(trial.model, trial.optimizer, trial.sparse)
-        assert trial.sparse.step == step, f"{step} steps with {name} were counted as {trial.sparse.step}"
+        assert trial.sparse.num_steps == step, f"{step} steps with {name} were counted as {trial.sparse.num_steps}"
         _check_rewiring(trial, before, records)
     if trial.sparse.method.rewires and trial.sparse.sparsity > 0:
         assert trial.sparse.history, f"{num_steps} steps with {name} left no record of a rewiring"
@@ -198,7 +197,7 @@ def _check_detach(method: Method, device: str | torch.device, storage: str) -> N
         assert bool((before[name][~mask] == 0).all()), "detach must leave zeros"
     trial.step()
     moved = {name: parameters[name].detach() != weight for name, weight in before.items()}
-    idle = [moved[name] if method.shares_values else moved[name] & ~masks[name] for name in moved]
+    idle = [moved[name] if method.storage == "hashed" else moved[name] & ~masks[name] for name in moved]
     assert any(bool(places.any()) for places in idle) or trial.sparse.sparsity == 0, (
         "after detach the optimizer must train all weights"
     )

@@ -1,1 +1,3 @@
-"""The heart, pure: one row, and four steps on it: evidence -> prune -> allot -> grow."""
+"""The heart, pure: the row, evidence and selections, a rewiring in four steps."""
+
+__version__ = "0.1.0"

@@ -2,109 +2,99 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import mul
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from regrow.core import random
-from regrow.core.row import Stretch, Tally
-from regrow.core.rules import prune
-from regrow.methods.method import Gone, Memory, Method
+from regrow.core.evidence import Evidence, Units
+from regrow.core.parts import Quantities
+from regrow.core.tally import Tally
+
+Memory = dict[str, float]
+
+
+class Rules(Protocol):
+    """What a rewiring asks a method: see `regrow.methods.Method`, where each slot is explained."""
+
+    @property
+    def needs(self) -> frozenset[str]: ...
+    @property
+    def regrows_in_place(self) -> bool: ...
+    def prune_counts(self, tally: Tally, step: int) -> list[int]: ...
+    def prune_units(self, evidence: Evidence, counts: Sequence[int], memory: Memory) -> Units: ...
+    def grow_counts(self, tally: Tally, evidence: Evidence, key: int) -> list[int]: ...
+    def grow_units(self, evidence: Evidence, counts: Sequence[int], key: int) -> Units: ...
+    def next_memory(self, memory: Memory, tally: Tally) -> Memory: ...
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What goes and what comes, per chunk; how many, per layer; and what the method will remember."""
+    """What goes, what comes, and what the method will remember."""
 
-    gone: list[Tensor]
-    come: list[Tensor]
-    pruned: list[int]
-    grown: list[int]
+    pruned: Units
+    grown: Units
     memory: Memory
 
 
-def plan(
-    method: Method,
-    stretches: Sequence[Stretch],
-    tally: Tally,
-    step: int,
-    seed: int,
-    memory: Memory,
-    groups: Sequence[Sequence[int]] | None = None,
-) -> Plan:
-    """Apply a method's rules to the row; `groups` of layers, if there are several, each keep what they hold."""
-    groups = groups if groups is not None and len(groups) > 1 else None
-    num_gone = method.how_many_go(tally, step)
-    chosen = [method.which_go(stretch, stretch.chunk.of(num_gone), memory) for stretch in stretches]
-    gone, tally = _settle(method, stretches, chosen, tally, groups)
-    grown = _allot(method, stretches, tally, random.key(seed, step, len(tally.pruned)), groups)
-    come = [
-        method.which_come(stretch, stretch.chunk.of(grown), random.key(seed, step))
-        if any(stretch.chunk.of(grown))
-        else torch.empty(0, dtype=torch.int64, device=stretch.chunk.device)
-        for stretch in stretches
-    ]
-    return Plan(gone, come, list(tally.pruned), grown, method.next_memory(memory, tally))
+def plan(rules: Rules, evidence: Evidence, seed: int, memory: Memory) -> Plan:
+    """Apply a method's rules to the row."""
+    tally, step = evidence.tally, evidence.step
+    chosen = rules.prune_units(evidence, rules.prune_counts(tally, step), memory)
+    pruned = _settle(rules, evidence, chosen)
+    tally = replace(tally, pruned=tuple(pruned.counts))
+    counts = _allot(rules, evidence, tally, random.key(seed, step, len(tally.pruned)))
+    grown = rules.grow_units(evidence, counts, random.key(seed, step)) if any(counts) else evidence.nothing
+    return Plan(pruned, grown, rules.next_memory(memory, tally))
 
 
-def _allot(
-    method: Method, stretches: Sequence[Stretch], tally: Tally, key: int, groups: Sequence[Sequence[int]] | None
-) -> list[int]:
-    if groups is None:
-        return method.how_many_come(tally, stretches, key)
+def _allot(rules: Rules, evidence: Evidence, tally: Tally, key: int) -> list[int]:
+    if evidence.groups is None:
+        return rules.grow_counts(tally, evidence, key)
     grown = [0] * len(tally.active)
-    for number, group in enumerate(groups):
-        shares = method.how_many_come(tally.of(group), stretches, random.key(key, number))
+    for number, group in enumerate(evidence.groups):
+        shares = rules.grow_counts(tally.of(group), evidence, random.key(key, number))
         for i, share in zip(group, shares, strict=True):
             grown[i] = share
     return grown
 
 
-def _settle(
-    method: Method,
-    stretches: Sequence[Stretch],
-    chosen: Sequence[Gone],
-    tally: Tally,
-    groups: Sequence[Sequence[int]] | None,
-) -> tuple[list[Tensor], Tally]:
-    """Positions that really go, and their tally: no layer empties, and all that goes has a place to return."""
+def _settle(rules: Rules, evidence: Evidence, chosen: Units) -> Units:
+    """What really goes: no layer empties, and all that goes has a place to return."""
+    tally = evidence.tally
     limits = [active - 1 for active in tally.active]
-    if method.regrows_in_place and method.keeps_budget:
-        limits = [min(limit, free) for limit, free in zip(limits, tally.free, strict=True)]
-    gone: list[Tensor] = []
-    pruned: list[int] = []
-    for stretch, (positions, counts) in zip(stretches, chosen, strict=True):
-        bounds = stretch.chunk.of(limits)
-        if any(count > bound for count, bound in zip(counts, bounds, strict=True)):
-            flags = torch.isin(stretch.positions, positions)
-            positions = stretch.flagged(prune.at_most(flags, stretch.magnitude, stretch.counts, bounds))
-            counts = [min(count, bound) for count, bound in zip(counts, bounds, strict=True)]
-        gone.append(positions)
-        pruned += counts
-    tally = replace(tally, pruned=tuple(pruned))
-    return (gone, tally) if method.regrows_in_place else _fit_into_room(stretches, gone, tally, groups)
+    if rules.regrows_in_place and "changing_budget" not in rules.needs:
+        limits = list(map(min, limits, tally.free))
+    if any(count > limit for count, limit in zip(chosen.counts, limits, strict=True)):
+        chosen = _smallest_among(evidence, list(map(min, chosen.counts, limits)), chosen.positions)
+    return chosen if rules.regrows_in_place else _fit_into_room(evidence, chosen)
 
 
-def _fit_into_room(
-    stretches: Sequence[Stretch], gone: list[Tensor], tally: Tally, groups: Sequence[Sequence[int]] | None
-) -> tuple[list[Tensor], Tally]:
+def _smallest_among(evidence: Evidence, counts: Sequence[int], positions: Tensor) -> Units:
+    def magnitude(units: Quantities) -> Tensor:
+        is_among = torch.isin(units.position, positions.to(units.position.device))
+        return units.weight.abs().masked_fill_(~is_among, torch.inf)
+
+    return evidence.smallest(counts, magnitude)
+
+
+def _fit_into_room(evidence: Evidence, chosen: Units) -> Units:
     """Spare the largest where more weights would go than the network, or a group of layers, has free places for."""
-    parts = [(range(len(tally.active)), tally)] if groups is None else [(group, tally.of(group)) for group in groups]
-    excesses = [part.open_weights - sum(map(mul, part.free, part.unit_sizes)) for _, part in parts]
+    tally = replace(evidence.tally, pruned=tuple(chosen.counts))
+    groups = evidence.groups or [range(len(tally.active))]
+    parts = [tally] if evidence.groups is None else [tally.of(group) for group in groups]
+    excesses = [part.open_weights - part.weights_in(part.free) for part in parts]
     if max(excesses) <= 0:
-        return gone, tally
-    magnitude = torch.cat([s.magnitude_at(some).cpu() for s, some in zip(stretches, gone, strict=True)])
+        return chosen
+    at = torch.searchsorted(evidence.position, chosen.positions)
+    magnitude = evidence.weight.index_select(0, at).abs().cpu()
     layer_of = torch.arange(len(tally.pruned)).repeat_interleave(torch.tensor(tally.pruned))
     goes = torch.ones_like(magnitude, dtype=torch.bool)
-    for (group, _), excess in zip(parts, excesses, strict=True):
+    for group, excess in zip(groups, excesses, strict=True):
         ours = torch.isin(layer_of, torch.tensor(group)).nonzero().flatten()
         largest_first = ours[magnitude[ours].argsort(descending=True, stable=True)]
         sizes = torch.tensor(tally.unit_sizes)[layer_of[largest_first]]
         goes[largest_first[sizes.cumsum(0) - sizes < excess]] = False
-    kept = [
-        some[flags.to(some.device)]
-        for some, flags in zip(gone, torch.split(goes, [len(some) for some in gone]), strict=True)
-    ]
-    pruned = [n for s, some in zip(stretches, kept, strict=True) for n in s.chunk.count_per_layer(some)]
-    return kept, replace(tally, pruned=tuple(pruned))
+    left = layer_of[goes].bincount(minlength=len(tally.pruned)).tolist()
+    return Units(chosen.positions[goes.to(chosen.positions.device)], left)

@@ -1,15 +1,44 @@
-"""Picking exactly k out of many by score."""
+"""Picking units exactly, on flat tensors: the k smallest, free places at random, means that no order changes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from itertools import accumulate
+from math import ceil, log, sqrt
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regrow.core import random
+from regrow.core.row import Chunk
+
+Kernels = Mapping[str, Callable[..., Any]]
+"""What a device does in few launches, by the name of the selection: asked first, and free to answer None."""
+
 _SAMPLE = 1 << 14
 _SAMPLE_OF_PART = 1 << 12
 _SHORT = 1 << 18
+_TILE = 1 << 22  # places that a layer whose active units are listed looks at together
+_LAST = torch.iinfo(torch.int64).max
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A topology as the ascending positions of its active units, where flags for all places would be too many."""
+
+    positions: Tensor
+
+    def within(self, begin: int, end: int) -> Tensor:
+        """The positions from `begin` up to `end`."""
+        bounds = torch.tensor([begin, end], device=self.positions.device)
+        first, last = torch.searchsorted(self.positions, bounds).tolist()
+        return self.positions[first:last]
+
+
+Active = Tensor | Listed
+"""Which units of a chunk are active: a flag for each, or a list."""
 
 
 def positions_of(flags: Tensor) -> Tensor:
@@ -108,3 +137,152 @@ def _kth_smallest(scores: Tensor, k: int) -> Tensor:
     if scores.device.type == "cpu":
         return torch.from_numpy(np.partition(scores.numpy(), k - 1)[k - 1 : k])
     return scores.topk(k, largest=False, sorted=False).values.amax()
+
+
+def draw_free(
+    chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: Active, key: int, kernels: Kernels
+) -> Tensor:
+    """`wanted[l]` places of each layer, uniform among its free ones, as a function of the key and the layer's number.
+
+    Each layer has an endless random sequence of its places; it takes the first that are free and not yet taken. By
+    symmetry every set of free places is equally likely, and drawing more of the sequence than needed changes nothing,
+    so that the result does not depend on device or chunks. A layer that wants more than an eighth of its free places
+    would have to draw too long: there every place gets a random number and the free ones with the smallest are taken.
+    """
+    many = [i for i, n in enumerate(wanted) if 8 * n > free[i]]
+    few = [n if 8 * n <= free[i] else 0 for i, n in enumerate(wanted)]
+    found = [_smallest_numbers(chunk, i, wanted[i], active, random.key(key, chunk.first + i)) for i in many]
+    if any(few):
+        if isinstance(active, Tensor) and "draw_free" in kernels:
+            found.append(kernels["draw_free"](chunk, few, active, key))
+        else:
+            found.append(_first_free(chunk, few, free, active, key))
+    if len(found) == 1:
+        return found[0]
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=chunk.device)
+
+
+def _smallest_numbers(chunk: Chunk, i: int, wanted: int, active: Active, key: int) -> Tensor:
+    begin, end = chunk.offsets[i], chunk.offsets[i + 1]
+    if isinstance(active, Listed):
+        own = Listed(active.within(begin, end) - begin)
+        return _smallest_in_tiles(end - begin, wanted, own, key) + begin
+    numbers = random.bits(key, torch.arange(end - begin, device=chunk.device))
+    numbers.masked_fill_(active[begin:end], _LAST)
+    return k_smallest(numbers, wanted) + begin
+
+
+def _smallest_in_tiles(num_units: int, wanted: int, active: Listed, key: int) -> Tensor:
+    """The same without a number for every place at once: most are above a bound that nearly always suffices."""
+    free = num_units - len(active.positions)
+    slack = 1.0
+    while True:
+        share = min((wanted + slack * (6 * sqrt(wanted) + 8)) / free, 1.0)
+        bound = min(int((share - 0.5) * 2.0**64), _LAST)
+        tiles = [
+            _numbers_up_to(bound, start, min(start + _TILE, num_units), active, key)
+            for start in range(0, num_units, _TILE)
+        ]
+        places, numbers = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+        if len(places) >= wanted:
+            return places.index_select(0, k_smallest(numbers, wanted))
+        slack *= 2
+
+
+def _numbers_up_to(bound: int, begin: int, end: int, active: Listed, key: int) -> tuple[Tensor, Tensor]:
+    """Places of a tile with random numbers up to a bound, and these; active ones count as the largest number."""
+    numbers = random.bits(key, torch.arange(begin, end, device=active.positions.device))
+    numbers.index_fill_(0, active.within(begin, end) - begin, _LAST)
+    low = positions_of(numbers <= bound)
+    return low + begin, numbers.index_select(0, low)
+
+
+def _first_free(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active: Active, key: int) -> Tensor:
+    """What the kernel `draw_free` does, in plain torch."""
+    layers = [i for i, n in enumerate(wanted) if n]
+    slack = 1.0
+    while True:
+        lengths = [_draws_for(chunk.layers[i].num_units, free[i], wanted[i], slack) for i in layers]
+        found = _free_among(chunk, layers, wanted, lengths, active, key)
+        if len(found) == sum(wanted):
+            return found
+        slack *= 2
+
+
+def _free_among(
+    chunk: Chunk, layers: list[int], wanted: Sequence[int], lengths: list[int], active: Active, key: int
+) -> Tensor:
+    """Up to `wanted` different free places of each of some layers out of its first `lengths` draws."""
+    numbers = [
+        list(accumulate(lengths, initial=0))[:-1],
+        [random.signed(key) for key in random.keys(key, [chunk.first + i for i in layers])],
+        [chunk.layers[i].num_units for i in layers],
+        [chunk.offsets[i] for i in layers],
+        [wanted[i] for i in layers],
+        lengths,
+    ]
+    start, of_layer, units, offset, want, _ = _per_draw(numbers, chunk.device)
+    counters = torch.arange(sum(lengths), device=chunk.device).sub_(start)
+    places = random.bits(of_layer, counters).remainder_(units).add_(offset)
+    good = _is_first(places).logical_and_(is_active(active, places).logical_not_())
+    rank = good.cumsum(0)
+    rank_at_start = torch.nn.functional.pad(rank, (1, 0)).index_select(0, start.expand_as(rank))
+    return places.index_select(0, positions_of(good.logical_and_(rank.sub_(rank_at_start) <= want)))
+
+
+def is_active(active: Active, places: Tensor) -> Tensor:
+    """Whether the units at some places are active."""
+    if isinstance(active, Tensor):
+        return active.index_select(0, places)
+    if not len(active.positions):
+        return torch.zeros_like(places, dtype=torch.bool)
+    at = torch.searchsorted(active.positions, places).clamp_(max=len(active.positions) - 1)
+    return active.positions.index_select(0, at) == places
+
+
+def _per_draw(numbers: list[list[int]], device: torch.device) -> Tensor:
+    """Numbers of each layer repeated for each of its draws, whose number comes last; with one layer once for all."""
+    table = torch.tensor(numbers).to(device)
+    lengths = numbers[-1]
+    return table if len(lengths) == 1 else table.repeat_interleave(table[-1], dim=1, output_size=sum(lengths))
+
+
+def _draws_for(num_units: int, free: int, wanted: int, slack: float) -> int:
+    """Enough draws to find `wanted` different free places nearly always."""
+    expected = num_units * log(free / (free - wanted))
+    return ceil(slack * (expected + 5 * sqrt(expected) + 8))
+
+
+def _is_first(places: Tensor) -> Tensor:
+    """Whether each entry is the first of its value."""
+    shift = len(places).bit_length()
+    ordered = ascending(torch.arange(len(places), device=places.device).add_(places << shift))
+    values = ordered >> shift
+    differs = torch.ones_like(values, dtype=torch.bool)
+    torch.ne(values[1:], values[:-1], out=differs[1:])
+    return torch.empty_like(differs).scatter_(0, ordered.bitwise_and_((1 << shift) - 1), differs)
+
+
+def exact_means(values: Tensor, lengths: Sequence[int]) -> list[float]:
+    """The mean of each of some consecutive parts, rounded once: whatever the order of adding up, it is the same.
+
+    Every number is cut into two whole ones times a power of two; whole numbers of one power add up without rounding.
+
+    >>> exact_means(torch.tensor([1e16, 1.0, 1.0, -1e16, 3.0, 4.0], dtype=torch.float64), [4, 2])
+    [0.5, 3.5]
+    """
+    return [_exact_mean(part.double()) if len(part) else 0.0 for part in torch.split(values, list(lengths))]
+
+
+def _exact_mean(values: Tensor) -> float:
+    mantissa, exponent = torch.frexp(values)
+    low = int(exponent.amin())
+    high_bits = (mantissa * 2.0**26).floor_()
+    low_bits = (mantissa * 2.0**26 - high_bits) * 2.0**27
+    sums = values.new_zeros(2, int(exponent.amax()) - low + 1)
+    for row, bits in zip(sums, (high_bits, low_bits), strict=True):
+        row.index_add_(0, (exponent - low).long(), bits)
+    total = sum(
+        (int(high) * 2**27 + int(bits)) << shift for shift, (high, bits) in enumerate(sums.T.tolist())
+    )
+    return float(Fraction(total) * Fraction(2) ** (low - 53) / len(values))

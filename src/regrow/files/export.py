@@ -34,7 +34,7 @@ def export(source: str | os.PathLike[str], out: str | os.PathLike[str], format: 
         raise ValueError(f"{os.fspath(out)} would be written over itself; name another file")
     content = read(source)
     method = METHODS.get(content.made_by.get("method", "").partition("(")[0])
-    if method is not None and method.shares_values:
+    if method is not None and method.storage == "hashed":
         raise ValueError(
             f"{os.fspath(source)} holds values that positions share by a hash, and not the seed of the hash; load it "
             "into a model attached with the same seed, detach() its sparsifier, and save that"

@@ -112,4 +112,4 @@ def _fill(pack: Pack, parts: Mapping[int, Part]) -> None:
     for sparse in sparsifiers_of([pack.values]):
         for tensor in state_like(sparse._optimizer, pack.values):
             tensor.zero_()
-        sparse._recount()
+        sparse.reload()

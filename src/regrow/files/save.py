@@ -66,7 +66,7 @@ def save(
     masks = _nonzeros(tensors) if sparse is None else {} if packed else _masks_of(sparse, tensors)
     parts = {name: pick(tensors.pop(name), mask) for name, mask in masks.items()}
     parts |= {name: SparseTensor(tuple(slot.layer.shape), *values_and_bits(slot)) for name, slot in packed.items()}
-    made_by = {} if sparse is None else {"method": repr(sparse.method), "step": str(sparse.step)}
+    made_by = {} if sparse is None else {"method": repr(sparse.method), "step": str(sparse.num_steps)}
     write(path, tensors, parts, aliases=aliases, made_by=made_by, values=values)
 
 
@@ -114,7 +114,7 @@ def _load_packed(path: str | os.PathLike[str], model: nn.Module) -> None:
     model.load_state_dict(state, strict=False)
 
 
-def load_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+def load_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """All tensors of a file, dense, by the names of `model.state_dict()`."""
     return read(path).state
 

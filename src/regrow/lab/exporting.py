@@ -31,7 +31,7 @@ def export_run(path: Path, out: str | os.PathLike[str], format: str | None = Non
         images = _images_of(config)
         example = torch.randn(1, *images.image_shape, generator=torch.Generator().manual_seed(0))
         return regrow.export_onnx(out, _network(folder, config, images), example)
-    shares_values = METHODS[config.method_name].shares_values
+    shares_values = METHODS[config.method_name].storage == "hashed"
     if shares_values and format == "sparse":
         raise ValueError(f"the positions of {path} share values: it has no sparse form; say --format dense")
     export_content(_expanded(folder, config) if shares_values else _content(folder, config), out, format)
@@ -66,7 +66,7 @@ def _network(folder: RunFolder, config: Config, images: Images) -> nn.Module:
     model = build_model(config, images)
     weights = folder.read_tensors("final_weights")
     try:
-        if METHODS[config.method_name].shares_values:
+        if METHODS[config.method_name].storage == "hashed":
             _load_shared(model, weights, config)
         else:
             model.load_state_dict(weights)

@@ -149,7 +149,7 @@ def _data(name: str, device: torch.device) -> Data:
 
 def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
     masks = training.sparse.masks()
-    is_sparse = training.sparse.budget < sum(mask.numel() for mask in masks.values())
+    is_sparse = training.sparse.target < sum(mask.numel() for mask in masks.values())
     size = size_of(training.model, masks if is_sparse else {})
     num_bytes = training_bytes(training.sparse)
     if training.config.storage == "packed":
@@ -179,7 +179,7 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
                 {"name": layer.name, "shape": list(layer.shape), "active": layer.active, "sparsity": layer.sparsity}
                 for layer in training.sparse.layers
             ],
-            "storage": "hashed" if training.sparse.method.shares_values else training.config.storage,
+            "storage": training.sparse.method.storage or training.config.storage,
             "training_bytes": num_bytes,
             "provenance": {
                 **made_with,

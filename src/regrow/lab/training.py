@@ -19,6 +19,9 @@ from regrow.lab.runs import Row
 from regrow.lab.start import Beginning
 from regrow.size import largest_unit
 
+# Kernels chosen by timing them would not give the same bits twice.
+_STORAGES = {"dense": "dense", "packed": regrow.Packed(kernels="sparse")}
+
 STATE_FORMAT = 1
 
 
@@ -92,8 +95,7 @@ class Training:
             layers=sparse_layers(self.model),
             start=self.beginning.topology,
             seed=config.seed,
-            storage=config.storage,
-            kernels="sparse",  # chosen by timing them, runs would not give the same bits twice
+            storage=_STORAGES[config.storage],
         )
         self._check_budget()
         self.meter = new_meter(self.device)
@@ -101,9 +103,9 @@ class Training:
     def _check_budget(self) -> None:
         """A topology taken over from another run must have the sparsity that this one is filed under."""
         method, positions = self.sparse.method, sum(prod(layer.shape) for layer in self.sparse.layers)
-        if not 0 <= method.budget(positions) - self.sparse.budget < largest_unit(self.sparse):
+        if not 0 <= method.budget(positions) - self.sparse.target < largest_unit(self.sparse):
             raise ValueError(
-                f"the topology this run starts from has {self.sparse.budget} weights, but sparsity {method.sparsity} "
+                f"the topology this run starts from has {self.sparse.target} weights, but sparsity {method.sparsity} "
                 f"means {method.budget(positions)}; give both runs the same sparsity"
             )
 

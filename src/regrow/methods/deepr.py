@@ -13,12 +13,14 @@ is left to replace it, keeps its value and tries again in the next step.
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
-from regrow.core.row import Stretch, Tally
-from regrow.core.rules import allot, nudge, prune
+from regrow.core.evidence import Evidence, Units
+from regrow.core.rewire import Memory
+from regrow.core.rules import allot, prune
 from regrow.core.schedules import Schedule, value_at
-from regrow.methods.method import Gone, Memory, Method, check, is_number, is_whole, method
+from regrow.core.tally import Tally
+from regrow.methods.effects.effect import Effect
+from regrow.methods.effects.random_walk import RandomWalk
+from regrow.methods.method import Method, check, is_number, is_whole, method
 
 
 @method
@@ -30,7 +32,8 @@ class DeepR(Method):
     temperature: Schedule = 1e-9
     scope: Literal["layer", "network"] = "layer"
 
-    walks: ClassVar[bool] = True
+    needs = frozenset({"sign"})
+    rewires_every_step: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,24 +59,16 @@ class DeepR(Method):
     def regrows_in_place(self) -> bool:
         return self.scope == "layer"
 
-    @property
-    def gradient_l1(self) -> float:
-        return 0.0
+    def effects(self) -> list[Effect]:
+        return [RandomWalk(self)]  # which does the pull towards zero, too
 
-    def walk(self, signs: Tensor, noise: Tensor, rates: float | Tensor, step: int) -> Tensor:
-        return nudge.drift_and_noise(signs, noise, rates, self.l1, self._temperature_at(step))
-
-    def diffusion(self, step: int) -> tuple[float, float] | None:
-        return (self._temperature_at(step), self.l1) if self.scope == "layer" else None
-
-    def _temperature_at(self, step: int) -> float:
+    def temperature_at(self, step: int) -> float:
         temperature = value_at(self.temperature, step)
         check(temperature >= 0, f"the temperature is {temperature} at step {step}; it must not fall below 0")
         return temperature
 
-    def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Gone:
-        crossed = stretch.flagged(prune.sign_crossed(stretch.weights, stretch.sides))
-        return crossed, stretch.chunk.count_per_layer(crossed)
+    def prune_units(self, evidence: Evidence, counts: Sequence[int], memory: Memory) -> Units:
+        return evidence.below(0.0, prune.distance_from_zero)
 
-    def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
-        return allot.in_place(tally) if self.scope == "layer" else allot.by_room(tally, key)
+    def grow_counts(self, tally: Tally, evidence: Evidence, key: int) -> list[int]:
+        return list(tally.pruned) if self.scope == "layer" else allot.by_room(tally, key)

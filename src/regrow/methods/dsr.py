@@ -11,9 +11,11 @@ cleared where a weight is pruned; H is part of the state that is saved. As in th
 
 from collections.abc import Sequence
 
-from regrow.core.row import Stretch, Tally
+from regrow.core.evidence import Evidence, Units
+from regrow.core.rewire import Memory
 from regrow.core.rules import allot, prune
-from regrow.methods.method import Gone, Memory, Method, check, is_number, is_whole, method
+from regrow.core.tally import Tally
+from regrow.methods.method import Method, check, is_number, is_whole, method
 
 # A threshold that no network can meet must not run off to 0 or infinity, from where doubling never returns.
 _LOWEST, _HIGHEST = 2.0**-100, 2.0**100
@@ -47,10 +49,10 @@ class DSR(Method):
     def first_memory(self) -> Memory:
         return {"threshold": float(self.threshold)}
 
-    def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Gone:
-        return prune.below_threshold(stretch, memory["threshold"])
+    def prune_units(self, evidence: Evidence, counts: Sequence[int], memory: Memory) -> Units:
+        return prune.below_threshold(evidence, memory["threshold"])
 
-    def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
+    def grow_counts(self, tally: Tally, evidence: Evidence, key: int) -> list[int]:
         return allot.by_survivors(tally)
 
     def next_memory(self, memory: Memory, tally: Tally) -> Memory:

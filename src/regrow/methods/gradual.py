@@ -5,12 +5,9 @@ The paper of DSR calls the result "compressed sparse": train densely, then prune
 which together are exactly the budget. Until then the network holds more weights than the budget.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
-
-from regrow.core.row import Stretch, Tally
-from regrow.core.rules import allot
+from regrow.core.evidence import Evidence
 from regrow.core.schedules import cubic
+from regrow.core.tally import Tally
 from regrow.methods.method import Method, check, is_whole, method
 
 
@@ -21,7 +18,7 @@ class Gradual(Method):
     until: int | None = 10_000
     begin: int = 0
 
-    keeps_budget: ClassVar[bool] = False
+    needs = frozenset({"changing_budget"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,13 +31,20 @@ class Gradual(Method):
     def is_due(self, step: int) -> bool:
         return step == self.until or (step >= self.begin and super().is_due(step))
 
-    def how_many_go(self, tally: Tally, step: int) -> list[int]:
+    def budget_at(self, step: int, tally: Tally) -> int:
+        return tally.weights_in(self._counts_at(step, tally))
+
+    def prune_counts(self, tally: Tally, step: int) -> list[int]:
+        return [active - left for active, left in zip(tally.active, self._counts_at(step, tally), strict=True)]
+
+    def grow_counts(self, tally: Tally, evidence: Evidence, key: int) -> list[int]:
+        return [0] * len(tally.active)
+
+    def _counts_at(self, step: int, tally: Tally) -> list[int]:
+        """How many units each layer is to have, of those it has now."""
         assert self.until is not None
         done = cubic(1.0, max(step - self.begin, 0), self.until - self.begin)
-        targets = [
-            units - round((units - goal) * done) for units, goal in zip(tally.num_units, tally.goal, strict=True)
+        return [
+            min(active, units - round((units - goal) * done))
+            for active, units, goal in zip(tally.active, tally.num_units, tally.goal, strict=True)
         ]
-        return [max(active - target, 0) for active, target in zip(tally.active, targets, strict=True)]
-
-    def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
-        return allot.nothing(tally)

@@ -23,7 +23,7 @@ class Hashed(Method):
     """Positions that share values."""
 
     rewires: ClassVar[bool] = False
-    shares_values: ClassVar[bool] = True
+    storage: ClassVar[str | None] = "hashed"
 
     def __post_init__(self) -> None:
         super().__post_init__()

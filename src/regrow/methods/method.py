@@ -1,5 +1,6 @@
 """What every method is made of: common fields, and the slots a rewiring calls."""
 
+import sys
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -9,15 +10,28 @@ from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 from torch import Tensor
 
 from regrow.core.densities import DISTRIBUTIONS, Distribution
+from regrow.core.evidence import Evidence, Units
 from regrow.core.names import suggest
-from regrow.core.row import Stretch, Tally
-from regrow.core.rules import allot, grow, prune
+from regrow.core.rewire import Memory
 from regrow.core.schedules import is_due
-from regrow.core.units import GRANULARITIES, Granularity
+from regrow.core.tally import Tally
+from regrow.core.units import Granularity, granularity_of
+from regrow.methods.effects.effect import Effect
+from regrow.methods.effects.l1 import L1
+from regrow.methods.effects.mean_gradient import MeanGradient
 
 METHODS: dict[str, "type[Method]"] = {}
-Memory = dict[str, float]
-Gone = tuple[Tensor, Sequence[int]]  # positions of units, ascending, and how many of them are in each layer
+NEEDS = {
+    "gradient": "the gradient of active weights",
+    "free_gradient": "the gradient of free places",
+    "sampled_gradient": "the gradient of places named before the backward pass",
+    "mean_gradient": "a running mean of the gradient of every place",
+    "sign": "a fixed sign for every place",
+    "changing_budget": "room for a number of active weights that changes",
+    "dense_step": "gradients and optimizer state of every place",
+}
+"""What a method may ask of a storage, and what that is."""
+_FILES: dict[str, str] = {}
 AnyMethod = TypeVar("AnyMethod", bound="type[Method]")
 
 
@@ -40,8 +54,23 @@ def method(cls: AnyMethod) -> AnyMethod:
         plain_init(self, **given)
 
     made.__init__ = __init__  # type: ignore[method-assign]
-    METHODS[cls.__name__] = made
+    _check_needs(cls)
+    _register(made, sys._getframe(1).f_code.co_filename)
     return cast(AnyMethod, made)
+
+
+def _register(cls: "type[Method]", file: str) -> None:
+    name = cls.__name__
+    if _FILES.get(name, file) != file:
+        raise ValueError(f"there is a method {name} already, in {_FILES[name]}; give the one in {file} another name")
+    _FILES[name] = file
+    METHODS[name] = cls
+
+
+def _check_needs(cls: "type[Method]") -> None:
+    for need in cls.needs:
+        if need not in NEEDS:
+            raise ValueError(f"{cls.__name__} needs {need!r}, which nothing offers; {suggest(need, NEEDS)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +90,13 @@ class Method(ABC):
     distribution: Distribution = "uniform"
     l1: float = 0.0
 
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What it must be given beside the weights: see `NEEDS`."""
     rewires: ClassVar[bool] = True
-    keeps_budget: ClassVar[bool] = True
-    """Whether the number of active weights is the budget from the first step on; if not, all are active at first."""
-    walks: ClassVar[bool] = False
-    """Whether weights drift between rewirings, each on the side of zero that its fixed sign says."""
-    shares_values: ClassVar[bool] = False
-    """Whether positions share values, all of them active, instead of being active or not: stored hashed."""
+    rewires_every_step: ClassVar[bool] = False
+    """Whether that is its habit, so that its history keeps totals rather than a record of each rewiring."""
+    storage: ClassVar[str | None] = None
+    """The storage that the method brings, where it is a way of storing weights."""
 
     def __post_init__(self) -> None:
         check_sparsity(self.sparsity)
@@ -80,9 +109,7 @@ class Method(ABC):
             self.until is None or (is_whole(self.until) and self.until >= 0),
             f"until must be a step number or None, got {self.until!r}",
         )
-        check(
-            self.granularity in GRANULARITIES, f"granularity must be one of {GRANULARITIES}, got {self.granularity!r}"
-        )
+        object.__setattr__(self, "granularity", granularity_of(self.granularity))
         if isinstance(self.distribution, Mapping):
             for pattern, sparsity in self.distribution.items():
                 check(isinstance(pattern, str), f"distribution must map layer patterns to sparsities, got {pattern!r}")
@@ -95,58 +122,76 @@ class Method(ABC):
         check(is_number(self.l1) and self.l1 >= 0, f"l1 must be a number >= 0, got {self.l1!r}")
 
     @property
-    def regrows_in_place(self) -> bool:
-        """Whether a layer gets back what it lost, so that it cannot lose more than it has free places."""
-        return True
+    def gradient_decay(self) -> float:
+        """How much of the running mean of gradients is kept in each step, for a method that needs "mean_gradient"."""
+        return 0.9
 
-    @property
-    def gradient_l1(self) -> float:
-        """Strength of the L1 term that is added to the gradient."""
-        return self.l1
+    def effects(self) -> list[Effect]:
+        """What happens in every step beside masking."""
+        made: list[Effect] = [L1(self.l1)] if self.l1 else []
+        return [*made, MeanGradient(self.gradient_decay)] if "mean_gradient" in self.needs else made
 
-    @property
-    def gradient_memory(self) -> float | None:
-        """How much of the running mean of dense gradients is kept each step, where growth goes by gradients.
-
-        0: the gradient of the rewiring step alone. None: growth does not look at gradients.
-        """
-        return None
-
-    def budget(self, num_weights: int) -> int:
-        """How many of the sparse layers' weights are active, in the end."""
-        return round((1 - self.sparsity) * num_weights)
+    # When, and how many weights
 
     def is_due(self, step: int) -> bool:
         """Whether the network is rewired right after this step."""
         return self.rewires and is_due(step, self.period, self.until)
 
-    def first_memory(self) -> Memory:
-        """The numbers a method carries from one rewiring to the next."""
-        return {}
+    def budget(self, num_weights: int) -> int:
+        """How many of the sparse layers' weights are active in the end."""
+        return round((1 - self.sparsity) * num_weights)
 
-    def how_many_go(self, tally: Tally, step: int) -> list[int]:
+    def budget_at(self, step: int, tally: Tally) -> int:
+        """How many are active after a step; asked before the first one (0) and at rewirings.
+
+        A method for which that changes needs "changing_budget". `tally` is as it was until now; before the first step
+        all units are active, and the budget is all weights.
+        """
+        return tally.target
+
+    # Prune
+
+    def prune_counts(self, tally: Tally, step: int) -> list[int]:
         """Units that each layer loses, for methods that can say so beforehand."""
         return [0] * len(tally.active)
 
-    def which_go(self, stretch: Stretch, num_gone: Sequence[int], memory: Memory) -> Gone:
-        """Positions of active units, ascending, and how many of them are in each layer."""
-        return prune.smallest_of_each(stretch, num_gone)
+    def prune_units(self, evidence: Evidence, counts: Sequence[int], memory: Memory) -> Units:
+        """Which active units go; `counts` are those of `prune_counts`. By default the smallest."""
+        return evidence.smallest(counts)
 
-    def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
-        """Units that each layer gets back."""
-        return allot.in_place(tally)
+    # Allot
 
-    def which_come(self, stretch: Stretch, wanted: Sequence[int], key: int) -> Tensor:
-        """Places of a stretch that become active."""
-        return grow.at_random(stretch.chunk, wanted, stretch.free, stretch.active, key)
+    @property
+    def regrows_in_place(self) -> bool:
+        """Whether a layer gets back what it lost, so that it cannot lose more than it has free places."""
+        return True
 
-    def walk(self, signs: Tensor, noise: Tensor, rates: float | Tensor, step: int) -> Tensor:
-        """What is added to each active weight after a step of the optimizer, for methods that walk."""
-        raise NotImplementedError(f"{type(self).__name__} is a method that walks, but does not say how: define walk()")
+    def grow_counts(self, tally: Tally, evidence: Evidence, key: int) -> list[int]:
+        """Units that each layer gets back. By default as many as it lost."""
+        return list(tally.pruned)
 
-    def diffusion(self, step: int) -> tuple[float, float] | None:
-        """Temperature and drift of a step, where walking and rewiring are DeepR's, which a GPU can do all alone."""
+    # Grow
+
+    def grow_units(self, evidence: Evidence, counts: Sequence[int], key: int) -> Units:
+        """Which free places become active. By default at random."""
+        return evidence.draw_free(counts, key)
+
+    def growth_score(self, gradient: Tensor) -> Tensor:
+        """What free places are compared by, for a method that needs "free_gradient".
+
+        Storages that keep no dense gradient go by it in the backward pass, and keep the best.
+        """
+        return gradient.abs()
+
+    def candidates(self, tally: Tally, step: int, key: int) -> Units | None:
+        """The places among which growth looks, for a method that needs "sampled_gradient"; None for all."""
         return None
+
+    # What is carried from one rewiring to the next
+
+    def first_memory(self) -> Memory:
+        """Numbers, by name; one called "threshold" is shown in the history."""
+        return {}
 
     def next_memory(self, memory: Memory, tally: Tally) -> Memory:
         return memory
@@ -162,6 +207,10 @@ def check_sparsity(sparsity: Any) -> None:
         percent = is_number(sparsity) and 1 < sparsity < 100
         hint = f"; did you mean {sparsity / 100:g}?" if percent else ""
         raise ValueError(f"sparsity must be in [0, 1), got {sparsity!r}{hint}")
+
+
+def check_fraction(name: str, value: Any) -> None:
+    check(is_number(value) and 0 <= value <= 1, f"{name} must be in [0, 1], got {value!r}")
 
 
 def is_number(value: Any) -> bool:

@@ -10,13 +10,12 @@ A just-pruned position does not return in the same rewiring.
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from regrow.core.densities import Distribution
-from regrow.core.row import Stretch, Tally
-from regrow.core.rules import grow, prune
+from regrow.core.evidence import Evidence, Units
+from regrow.core.rules import prune
 from regrow.core.schedules import cosine
-from regrow.methods.method import Method, check, is_number, method
+from regrow.core.tally import Tally
+from regrow.methods.method import Method, check_fraction, method
 
 
 @method
@@ -26,18 +25,14 @@ class RigL(Method):
     distribution: Distribution = "erk"
     fraction: float = 0.3
 
+    needs = frozenset({"free_gradient"})
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(
-            is_number(self.fraction) and 0 <= self.fraction <= 1, f"fraction must be in [0, 1], got {self.fraction!r}"
-        )
+        check_fraction("fraction", self.fraction)
 
-    @property
-    def gradient_memory(self) -> float | None:
-        return 0.0
-
-    def how_many_go(self, tally: Tally, step: int) -> list[int]:
+    def prune_counts(self, tally: Tally, step: int) -> list[int]:
         return prune.fraction_of_each(cosine(self.fraction, step, self.until), tally.active, tally.free)
 
-    def which_come(self, stretch: Stretch, wanted: Sequence[int], key: int) -> Tensor:
-        return grow.by_score(stretch, wanted)
+    def grow_units(self, evidence: Evidence, counts: Sequence[int], key: int) -> Units:
+        return evidence.largest_free(counts, lambda units: self.growth_score(units.gradient))

@@ -7,8 +7,8 @@ like the DSR paper we go by magnitude and by steps.
 """
 
 from regrow.core.apportion import apportion
-from regrow.core.row import Tally
 from regrow.core.rules import prune
+from regrow.core.tally import Tally
 from regrow.methods.method import Method, check, is_whole, method
 
 
@@ -24,7 +24,7 @@ class SET(Method):
         is_fraction = isinstance(self.fraction, float) and 0 <= self.fraction <= 1
         check(is_count or is_fraction, f"fraction must be in [0, 1] or a count of units, got {self.fraction!r}")
 
-    def how_many_go(self, tally: Tally, step: int) -> list[int]:
+    def prune_counts(self, tally: Tally, step: int) -> list[int]:
         if is_whole(self.fraction):
             room = [min(active - 1, free) for active, free in zip(tally.active, tally.free, strict=True)]
             return apportion(tally.active, min(int(self.fraction), sum(room)), room)

@@ -10,12 +10,11 @@ Where we differ: the momentum is our own and does not depend on the optimizer; t
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
-from regrow.core.row import Stretch, Tally
+from regrow.core.evidence import Evidence, Units
 from regrow.core.rules import allot, grow, prune
 from regrow.core.schedules import cosine
-from regrow.methods.method import Method, check, is_number, method
+from regrow.core.tally import Tally
+from regrow.methods.method import Method, check_fraction, method
 
 
 @method
@@ -25,26 +24,26 @@ class SNFS(Method):
     fraction: float = 0.5
     momentum: float = 0.9
 
+    needs = frozenset({"mean_gradient"})
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("fraction", "momentum"):
-            value = getattr(self, name)
-            check(is_number(value) and 0 <= value <= 1, f"{name} must be in [0, 1], got {value!r}")
+        check_fraction("fraction", self.fraction)
+        check_fraction("momentum", self.momentum)
 
     @property
-    def gradient_memory(self) -> float | None:
+    def gradient_decay(self) -> float:
         return self.momentum
 
     @property
     def regrows_in_place(self) -> bool:
         return False
 
-    def how_many_go(self, tally: Tally, step: int) -> list[int]:
+    def prune_counts(self, tally: Tally, step: int) -> list[int]:
         return prune.fraction_of_each(cosine(self.fraction, step, self.until), tally.active, tally.active)
 
-    def how_many_come(self, tally: Tally, stretches: Sequence[Stretch], key: int) -> list[int]:
-        merits = [merit for stretch in stretches for merit in allot.mean_score_of_active(stretch)]
-        return allot.by_merit(tally, merits)
+    def grow_counts(self, tally: Tally, evidence: Evidence, key: int) -> list[int]:
+        return allot.by_merit(tally, evidence.mean_of_each(grow.mean_gradient_magnitude))
 
-    def which_come(self, stretch: Stretch, wanted: Sequence[int], key: int) -> Tensor:
-        return grow.by_score(stretch, wanted)
+    def grow_units(self, evidence: Evidence, counts: Sequence[int], key: int) -> Units:
+        return evidence.largest_free(counts, grow.mean_gradient_magnitude)

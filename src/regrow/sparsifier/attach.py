@@ -2,34 +2,23 @@
 
 import gc
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regrow.core.densities import starting_counts
-from regrow.core.first_topology import largest_units, random_topology
-from regrow.core.row import Chunk
+from regrow.core.tally import Tally
 from regrow.core.units import Layer
-from regrow.methods.method import Method
+from regrow.methods.method import NEEDS, Method
 from regrow.sparsifier.layers import Selection, choose_layers
 from regrow.sparsifier.sparsifier import Sparsifier, sparsifiers_of
-from regrow.sparsifier.state import check_masks
-from regrow.storage.computed_weights import leave_out_unfit, shared_values
-from regrow.storage.dense.storage import DenseStorage
-from regrow.storage.hashed.storage import hash_weights
-from regrow.storage.optimizer_state import check_leaves_zeros_alone
-from regrow.storage.packed.build import (
-    Init,
-    Kernels,
-    check_can_be_packed,
-    check_packable,
-    first_units,
-    pack_weights,
-)
+from regrow.storage import STORAGES
+from regrow.storage.base import Start, StorageKind
+from regrow.storage.computed_weights import shared_values
+from regrow.storage.masks import check_masks
 from regrow.storage.packed.layers import packed_slots
-from regrow.storage.packed.meta import become_real, check_can_become_real
 
 
 def attach(
@@ -40,9 +29,7 @@ def attach(
     layers: Selection = None,
     start: str | Mapping[str, Tensor] = "random",
     seed: int = 0,
-    storage: str = "dense",
-    init: Init | None = None,
-    kernels: Kernels = "auto",
+    storage: str | StorageKind = "dense",
 ) -> Sparsifier:
     """Make a network sparse and keep it so while its optimizer trains it.
 
@@ -51,127 +38,74 @@ def attach(
     - `start`: "random", "magnitude" (keep the largest weights of a trained model) or masks {name: bool tensor}, which
       then define the budget. Values that positions share start at random only.
     - `seed`: the topology is a function of it and of the step; the generators of torch are not touched.
-    - `storage`: "dense" leaves weights where they are, with zeros; "packed" stores active ones only.
-    - `init`: for packed layers on the meta device, whose weights never existed: a function (name, shape, n, generator)
-      -> n values. By default they are drawn as torch draws the weights of linear and convolution layers.
-    - `kernels`: how packed layers compute on a CPU: "sparse" on their values alone, "dense" as dense ones for a moment,
-      or "auto", whichever is measured to be faster for each; that becomes part of `state_dict()`.
+    - `storage`: "dense" leaves weights where they are, with zeros; "packed", or `regrow.Packed(...)` with options,
+      stores active ones only.
 
     Replaces no object of yours, with two exceptions: packed storage and Hashed put vectors of values in the place of
     the dense weights, in the model and in the optimizer. Nothing is changed if anything is wrong with the arguments.
     """
-    _check_arguments(model, optimizer, method, start, seed, storage, kernels)
-    if torch.is_inference_mode_enabled():
-        raise ValueError("nothing that is made under torch.inference_mode can be trained; attach outside of it")
-    is_packed = storage == "packed"
-    if is_packed:
-        check_can_be_packed(method)
-    elif init is not None:
-        raise ValueError("init is for packed layers on the meta device; use storage='packed' with it")
+    _check_arguments(model, optimizer, method, start, seed)
+    kind = _storage_for(method, storage)
+    kind.check(method, start)
     if packed_slots(model):
         raise ValueError("this model is packed already; call detach() on its sparsifier first, or build it anew")
-    chosen = choose_layers(model, optimizer, layers, method.granularity, may_be_meta=is_packed)
-    if (method.shares_values or is_packed) and layers is None:
-        chosen = leave_out_unfit(model, chosen)
-    units, parameters = [layer for layer, _ in chosen], [parameter for _, parameter in chosen]
-    _check_not_attached(model, parameters)
-    if method.shares_values:
-        return _attach_hashed(model, optimizer, method, units, parameters, start, seed)
-    check_leaves_zeros_alone(optimizer, list(parameters))
-    if is_packed:
-        return _attach_packed(model, optimizer, method, units, parameters, start, seed, init, kernels)
-
-    place = DenseStorage(units, parameters)
-    budget = method.budget(sum(layer.num_weights for layer in units))
-    if isinstance(start, Mapping):
-        check_masks(start, units)
-        place.set_masks([start[layer.name] for layer in units])
-        counts = goal = place.count()
-        if method.keeps_budget:
-            budget = sum(count * layer.unit_size for count, layer in zip(counts, units, strict=True))
-        else:
-            goal = _share(budget, units, method)
-    else:
-        goal = _share(budget, units, method)
-        counts = full = [layer.num_units for layer in units]
-        if method.keeps_budget and goal != full:
-            counts = goal
-            place.set_active([_first_topology(chunk, chunk.of(goal), start, place, seed) for chunk in place.chunks])
-
-    if method.walks:
-        place.fix_signs(seed)
-    place.zero_inactive(optimizer)
-    return Sparsifier(optimizer, method, place, seed=seed, counts=counts, goal=goal, budget=budget)
+    chosen = choose_layers(model, optimizer, layers, method.granularity, may_be_meta=kind.may_be_meta)
+    if layers is None:
+        chosen = list(kind.fit(model, chosen))
+    _check_not_attached(model, [parameter for _, parameter in chosen])
+    tally = _first_tally(method, [layer for layer, _ in chosen], start)
+    place = kind.build(model, optimizer, chosen, Start(start, tally.active, seed))
+    return Sparsifier(optimizer, method, place, tally, seed)
 
 
-def _attach_hashed(
-    model: nn.Module,
-    optimizer: Optimizer,
-    method: Method,
-    layers: list[Layer],
-    parameters: list[nn.Parameter],
-    start: str | Mapping[str, Tensor],
-    seed: int,
-) -> Sparsifier:
-    if start != "random":
-        raise ValueError('the weights of a trained model are not shared ones; attach Hashed with start="random"')
-    budget = method.budget(sum(layer.num_weights for layer in layers))
-    counts = _share(budget, layers, method)
-    place = hash_weights(model, optimizer, layers, parameters, counts, seed)
-    return Sparsifier(optimizer, method, place, seed=seed, counts=counts, goal=counts, budget=budget)
+def _storage_for(method: Method, storage: str | StorageKind) -> StorageKind:
+    """The storage that was asked for, or that the method brings; refused if it does not offer what the method needs."""
+    name, own = type(method).__name__, method.storage
+    open_to_all = [other for other in STORAGES if other != "hashed"]
+    if own is not None:
+        if storage not in (own, "dense"):
+            raise ValueError(f"{name} brings its own storage, {own}; leave out storage={_name_of(storage)!r}")
+        return STORAGES[own]
+    kind = STORAGES.get(storage) if isinstance(storage, str) else storage
+    if kind is None or _name_of(kind) not in open_to_all:
+        raise ValueError(f"storage must be one of {open_to_all} or regrow.Packed(...), got {storage!r}")
+    for need in sorted(method.needs - kind.offers):
+        offered_by = [other for other in open_to_all if method.needs <= STORAGES[other].offers]
+        use = f"use storage={offered_by[0]!r}" if offered_by else "no storage has that yet"
+        raise ValueError(f"{name} needs {NEEDS[need]} ({need!r}), which {kind.name} storage does not offer; {use}")
+    return kind
 
 
-def _attach_packed(
-    model: nn.Module,
-    optimizer: Optimizer,
-    method: Method,
-    layers: list[Layer],
-    parameters: list[nn.Parameter],
-    start: str | Mapping[str, Tensor],
-    seed: int,
-    init: Init | None,
-    kernels: Kernels,
-) -> Sparsifier:
-    check_packable(model, optimizer, layers, parameters)
-    _check_first_values(parameters, start, init)
-    check_can_become_real(model, parameters)
+def _name_of(storage: object) -> object:
+    return getattr(storage, "name", storage)
+
+
+def _first_tally(method: Method, layers: Sequence[Layer], start: str | Mapping[str, Tensor]) -> Tally:
+    """The network in numbers before the first step."""
+    sizes, units = tuple(layer.unit_size for layer in layers), tuple(layer.num_units for layer in layers)
+    nothing = (0,) * len(layers)
+    everything = sum(layer.num_weights for layer in layers)
+    target = method.budget(everything)
     if isinstance(start, Mapping):
         check_masks(start, layers)
-        counts = [int(start[layer.name].count_nonzero()) for layer in layers]
-    else:
-        counts = _share(method.budget(sum(layer.num_weights for layer in layers)), layers, method)
-    units = first_units(layers, parameters, counts, start, seed)
-    place = pack_weights(model, optimizer, layers, parameters, units, seed, init, kernels)
-    become_real(model, optimizer, place.packs[0].values.device)
-    if method.walks:
-        place.fix_signs(seed)
-    return Sparsifier(optimizer, method, place, seed=seed, counts=counts, goal=counts, budget=sum(counts))
+        active = tuple(int(layer.reduce(start[layer.name]).count_nonzero()) for layer in layers)
+        held = sum(count * size for count, size in zip(active, sizes, strict=True))
+        if "changing_budget" not in method.needs:
+            return Tally(sizes, units, active, active, held, held, nothing)
+        return Tally(sizes, units, active, _shared(target, layers, method), target, held, nothing)
+    full = Tally(sizes, units, units, _shared(target, layers, method), target, everything, nothing)
+    budget = method.budget_at(0, full)
+    return replace(full, active=full.goal if budget == target else _shared(budget, layers, method), budget=budget)
 
 
-def _check_first_values(parameters: list[nn.Parameter], start: object, init: Init | None) -> None:
-    has_meta = any(parameter.is_meta for parameter in parameters)
-    if has_meta and start == "magnitude":
-        raise ValueError('weights on the meta device have no magnitudes; attach with start="random"')
-    if init is not None and not has_meta:
-        raise ValueError("init is for layers on the meta device, and this model has weights; set them before attaching")
-
-
-def _share(budget: int, layers: list[Layer], method: Method) -> list[int]:
-    """How many units each layer gets of the budget."""
+def _shared(budget: int, layers: Sequence[Layer], method: Method) -> tuple[int, ...]:
+    """How many units each layer gets of a budget."""
     if budget == sum(layer.num_weights for layer in layers):
-        return [layer.num_units for layer in layers]
-    return starting_counts(layers, budget, method.distribution)
+        return tuple(layer.num_units for layer in layers)
+    return tuple(starting_counts(layers, budget, method.distribution))
 
 
-def _first_topology(chunk: Chunk, counts: Sequence[int], start: str, place: DenseStorage, seed: int) -> Tensor:
-    if start == "magnitude":
-        return largest_units(chunk, counts, chunk.of(place.weights))
-    return random_topology(chunk, counts, seed)
-
-
-def _check_arguments(
-    model: object, optimizer: object, method: object, start: object, seed: object, storage: object, kernels: object
-) -> None:
+def _check_arguments(model: object, optimizer: object, method: object, start: object, seed: object) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(optimizer, Optimizer):
@@ -182,10 +116,8 @@ def _check_arguments(
         raise ValueError(f'start must be "random", "magnitude" or masks {{name: bool tensor}}, got {start!r}')
     if not isinstance(seed, int):
         raise TypeError(f"seed must be a whole number, got {seed!r}")
-    if storage not in ("dense", "packed"):
-        raise ValueError(f'storage must be "dense" or "packed", got {storage!r}')
-    if kernels not in get_args(Kernels):
-        raise ValueError(f"kernels must be one of {get_args(Kernels)}, got {kernels!r}")
+    if torch.is_inference_mode_enabled():
+        raise ValueError("nothing that is made under torch.inference_mode can be trained; attach outside of it")
 
 
 def _check_not_attached(model: nn.Module, parameters: list[nn.Parameter]) -> None:

@@ -1,74 +1,91 @@
 """What is done to the gradients of a step before the optimizer sees them."""
 
 from collections.abc import Sequence
-from typing import cast
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef
 
-from regrow.core.rules import nudge
+from regrow.kernels.gpu import is_capturing
+from regrow.methods.effects.effect import Effect
 from regrow.methods.method import Method
-from regrow.sparsifier.hooks import is_capturing
-from regrow.storage.base import RewirableStorage, Storage
+from regrow.storage.base import Rewirable, Storage
+
+_EVERYWHERE = frozenset({"free_gradient", "sampled_gradient", "mean_gradient"})
 
 
 class Gradients:
-    """Keeps the dense ones for growth, masks them and adds the L1 term, each once however often it is asked."""
+    """Keeps what a rewiring needs of them, masks them and shows them to effects, each once however often it is asked."""
 
-    def __init__(self, method: Method, storage: Storage, optimizer: Optimizer) -> None:
-        self._method, self._storage, self._optimizer = method, storage, optimizer
+    def __init__(self, method: Method, effects: Sequence[Effect], storage: Storage, optimizer: Optimizer) -> None:
+        self._method, self._effects, self._optimizer = method, effects, optimizer
+        self._storage = storage
+        self._rewirable = storage if isinstance(storage, Rewirable) else None
+        self._kinds = method.needs & (_EVERYWHERE | {"gradient"})
+        if self._kinds & _EVERYWHERE:
+            self._kinds |= {"free_gradient"}
         self._seen: dict[int, TensorWeakRef] = {}
-        self._is_captured = False
+        self._are_kept = self._is_captured = False
 
     def prepare(self, step: int) -> None:
         """Make ready what a step's backward passes left so far."""
-        needs_dense = self._needs_dense(step)
-        fresh = self._fresh() if needs_dense or self._method.gradient_l1 else []
-        if needs_dense:
-            cast(RewirableStorage, self._storage).keep_gradients(fresh, self._scale())
-        self._storage.mask_gradients()
-        if fresh and self._method.gradient_l1:
-            self._pull_to_zero(fresh)
+        keeps = self._keeps(step)
+        fresh = self._fresh() if keeps or self._effects else []
+        if self._rewirable is not None:
+            if keeps:
+                self._rewirable.keep_gradients(self._kinds, fresh, self._scale())
+                self._are_kept = True
+            self._rewirable.prepare_step()
+        for effect in self._effects:
+            effect.before_step(fresh, self._scale())
 
     def forget(self) -> None:
         """The next gradients are new ones."""
         self._seen.clear()
 
     def drop(self) -> None:
-        """What was kept for growth has served; but a captured graph goes on writing there."""
+        """What was kept has served; but a captured graph goes on writing there."""
         self.forget()
-        if self._method.gradient_memory is not None and not self._is_captured:
-            cast(RewirableStorage, self._storage).companions.pop("gradient", None)
+        if self._rewirable is not None and self._are_kept and not self._is_captured:
+            self._rewirable.drop_gradients()
+            self._are_kept = False
 
-    def _needs_dense(self, step: int) -> bool:
+    def check_kept(self, step: int) -> None:
+        """Refuse to rewire by gradients that nobody kept."""
+        if self._kinds and not self._are_kept:
+            raise RuntimeError(
+                f"{type(self._method).__name__} goes by the gradient of step {step}, which nobody kept; call "
+                "mask_gradients() before the optimizer's step"
+            )
+
+    def _keeps(self, step: int) -> bool:
         """Every step for a running mean, and in a captured graph, which cannot tell one step from another."""
-        if self._method.gradient_memory is None:
+        if not self._kinds:
             return False
-        self._is_captured |= is_capturing()
-        return self._method.gradient_memory > 0 or self._is_captured or self._method.is_due(step)
+        if is_capturing():
+            self._is_captured = True
+            self._kinds |= {"free_gradient"}  # where active weights are will change, and the graph with it cannot
+        return "mean_gradient" in self._kinds or self._is_captured or self._method.is_due(step)
 
     def _fresh(self) -> list[int]:
         """Parameters with a gradient not seen since the last step.
 
         A gradient in another tensor than before is either a new one, because the last was thrown away (a step that a
-        GradScaler skips runs no hooks), or the old one moved (clipped into a copy); that was masked already.
+        GradScaler skips runs no hooks), or the old one moved (clipped into a copy); that was made ready already.
         """
         fresh = []
         for i, parameter in enumerate(self._storage.parameters):
             if parameter.grad is None:
                 continue
             seen = self._seen.get(i)
-            if seen is None or (seen() is not parameter.grad and not self._storage.is_masked(i)):
+            if seen is None or (seen() is not parameter.grad and not self._is_prepared(i)):
                 fresh.append(i)
             self._seen[i] = TensorWeakRef(parameter.grad)
         return fresh
 
+    def _is_prepared(self, i: int) -> bool:
+        return self._rewirable is None or self._rewirable.is_prepared(i)
+
     def _scale(self) -> Tensor | None:
         """By what a fused optimizer will still have to divide the gradients."""
         return getattr(self._optimizer, "grad_scale", None)
-
-    def _pull_to_zero(self, fresh: Sequence[int]) -> None:
-        pairs = [(self._storage.parameters[i].grad, self._storage.weights[i]) for i in fresh]
-        gradients = [gradient for gradient, _ in pairs if gradient is not None]
-        nudge.pull_to_zero(gradients, [weight for _, weight in pairs], self._method.gradient_l1, self._scale())

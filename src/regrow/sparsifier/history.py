@@ -1,8 +1,11 @@
 """What happened to the topology: one record per rewiring."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
+
+MOST_RECORDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -24,24 +27,36 @@ class Rewiring:
         )
 
 
-@dataclass
 class History:
-    """All rewirings; for methods that rewire after every step one record of totals, which does not grow."""
+    """The last rewirings, and the totals of all; for methods that rewire after every step the totals alone."""
 
-    totals_only: bool
-    records: list[Rewiring] = field(default_factory=list)
+    def __init__(self, totals_only: bool) -> None:
+        self._recent: deque[Rewiring] = deque(maxlen=0 if totals_only else MOST_RECORDS)
+        self._totals_only = totals_only
+        self.totals: Rewiring | None = None
+
+    @property
+    def records(self) -> list[Rewiring]:
+        return self._all_in_one() if self._totals_only else list(self._recent)
+
+    def _all_in_one(self) -> list[Rewiring]:
+        return [] if self.totals is None else [self.totals]
 
     def add(self, record: Rewiring) -> None:
-        if self.totals_only and self.records:
-            self.records = [self.records[0].plus(record)]
-        else:
-            self.records.append(record)
+        self._recent.append(record)
+        self.totals = record if self.totals is None else self.totals.plus(record)
 
-    def state(self) -> list[dict[str, Any]]:
-        return [asdict(record) for record in self.records]
+    def state(self) -> dict[str, Any]:
+        """Tuples, which torch.distributed.checkpoint takes as one thing each however many records there are."""
+        return {
+            "history": tuple(asdict(record) for record in self.records),
+            "totals": tuple(asdict(record) for record in self._all_in_one()),
+        }
 
-    def load(self, state: list[dict[str, Any]]) -> None:
-        self.records = [Rewiring(**record) for record in state]
+    def load(self, records: Iterable[dict[str, Any]], totals: Iterable[dict[str, Any]]) -> None:
+        self._recent.clear()
+        self._recent.extend(Rewiring(**record) for record in records)
+        self.totals = next((Rewiring(**record) for record in totals), None)
 
 
 class Callbacks(list[Callable[[Rewiring], object]]):

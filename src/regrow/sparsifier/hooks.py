@@ -5,8 +5,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
+
+from regrow.kernels.gpu import is_capturing
 
 
 class StepHooks:
@@ -87,7 +88,3 @@ class StepHooks:
         found_inf = getattr(self._optimizer, "found_inf", None)
         return found_inf is not None and bool(found_inf > 0)
 
-
-def is_capturing() -> bool:
-    """Whether the current stream is being captured into a CUDA graph."""
-    return bool(torch.cuda.is_initialized()) and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]

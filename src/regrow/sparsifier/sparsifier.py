@@ -3,22 +3,23 @@
 import copy
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from regrow.core import random
 from regrow.core.rewire import plan
-from regrow.core.row import Tally
+from regrow.core.tally import Tally
 from regrow.methods.method import Method
 from regrow.sparsifier.gradients import Gradients
 from regrow.sparsifier.history import Callbacks, History, Rewiring
 from regrow.sparsifier.hooks import StepHooks
-from regrow.sparsifier.lone_walk import LoneWalk
-from regrow.sparsifier.state import STATE_VERSION, check_state
+from regrow.sparsifier.state import as_state, checked
 from regrow.sparsifier.summary import LayerInfo, summarise
-from regrow.storage.base import RewirableStorage, Storage
+from regrow.storage.base import Foresighted, Rewirable, Storage
 
 _LIVE: "weakref.WeakSet[Sparsifier]" = weakref.WeakSet()
 
@@ -26,32 +27,24 @@ _LIVE: "weakref.WeakSet[Sparsifier]" = weakref.WeakSet()
 class Sparsifier:
     """Keeps a network sparse while its optimizer trains it. Made by `regrow.attach`."""
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        method: Method,
-        storage: Storage,
-        *,
-        seed: int,
-        counts: Sequence[int],
-        goal: Sequence[int],
-        budget: int,
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, method: Method, storage: Storage, tally: Tally, seed: int) -> None:
         self.method = method
         self.seed = seed
-        self.budget = budget
         self.on_rewire = Callbacks()
         self._optimizer = optimizer
         self._storage = storage
-        self._counts = list(counts)
-        self._goal = tuple(goal)
-        self._sizes = tuple(layer.unit_size for layer in storage.layers), tuple(n.num_units for n in storage.layers)
+        self._rewirable = storage if isinstance(storage, Rewirable) else None
+        self._foresighted = storage if isinstance(storage, Foresighted) and "free_gradient" in method.needs else None
+        self._tally = tally
         self._step = 0
         self._memory = method.first_memory()
-        self._history = History(totals_only=method.walks)
+        self._history = History(totals_only=method.rewires_every_step)
         self._num_states = -1
-        self._gradients = Gradients(method, storage, optimizer)
-        self._alone = LoneWalk(method, self._rewirable, optimizer)
+        self._is_captured = False
+        self._effects = method.effects()
+        for effect in self._effects:
+            effect.attach(storage, optimizer, seed)
+        self._gradients = Gradients(method, self._effects, storage, optimizer)
         self._hooks = StepHooks(
             optimizer,
             before=self.mask_gradients,
@@ -65,37 +58,53 @@ class Sparsifier:
     # What it knows
 
     @property
-    def step(self) -> int:
+    def num_steps(self) -> int:
         """Optimizer steps counted so far."""
         return self._step
 
     @property
+    def budget(self) -> int:
+        """How many weights are to be active now; of coarser units nearly as many are."""
+        return self._tally.budget
+
+    @property
+    def target(self) -> int:
+        """How many are to be active in the end; the budget, unless the method moves it."""
+        return self._tally.target
+
+    @property
     def active(self) -> int:
         """Active weights now."""
-        return sum(n * layer.unit_size for n, layer in zip(self._counts, self._storage.layers, strict=True))
+        return self._tally.weights_in(self._tally.active)
 
     @property
     def sparsity(self) -> float:
         """The inactive fraction of all positions now."""
-        return 1 - self.active / sum(layer.num_weights for layer in self._storage.layers)
+        return 1 - self.active / self._tally.weights_in(self._tally.num_units)
 
     @property
     def layers(self) -> list[LayerInfo]:
         """Every sparse layer, in the order of the row."""
         return [
             LayerInfo(layer.name, layer.shape, n * layer.unit_size, 1 - n / layer.num_units)
-            for n, layer in zip(self._counts, self._storage.layers, strict=True)
+            for n, layer in zip(self._tally.active, self._storage.layers, strict=True)
         ]
 
     @property
     def history(self) -> list[Rewiring]:
-        """One record per rewiring; for methods that rewire after every step one record with the totals."""
-        self._note_lone_walk()
-        return list(self._history.records)
+        """One record per rewiring, the last 10,000; for methods that rewire every step one record with the totals."""
+        self._ask_effects()
+        return self._history.records
+
+    @property
+    def totals(self) -> Rewiring | None:
+        """All rewirings in one record; None before the first."""
+        self._ask_effects()
+        return self._history.totals
 
     def masks(self) -> dict[str, Tensor]:
         """Copies of the masks by layer name: true where a weight is active. None ({}) where positions share values."""
-        return self._storage.named_masks()
+        return {} if self._rewirable is None else self._rewirable.masks()
 
     def summary(self) -> str:
         """A table of the layers."""
@@ -107,13 +116,13 @@ class Sparsifier:
     def mask_gradients(self) -> None:
         """Zero the gradients of inactive weights now, e.g. before clipping; the hook does it otherwise.
 
-        Growth evidence and the L1 term are taken from each new gradient once, however often this is called. Under a
-        GradScaler leave `zero_grad(set_to_none=True)` as it is: a gradient tensor that is used again after a skipped
-        step looks like one that goes on accumulating.
+        What a rewiring needs of a gradient and the L1 term are taken from each new one once, however often this is
+        called. Under a GradScaler leave `zero_grad(set_to_none=True)` as it is: a gradient tensor that is used again
+        after a skipped step looks like one that goes on accumulating.
         """
         self._check_attached()
         with torch.no_grad():
-            self._storage.follow()
+            self._follow()
             self._gradients.prepare(self._step + 1)
 
     def advance(self) -> None:
@@ -122,42 +131,43 @@ class Sparsifier:
         A graph that holds a step of DeepR on one GPU holds its rewiring too, and this only counts it.
         """
         self._check_attached()
-        self._finish_step(is_replayed=self._alone.is_captured)
+        self._finish_step(is_replayed=self._is_captured)
 
+    def _follow(self) -> None:
+        if self._rewirable is not None:
+            self._rewirable.follow()
+
+    @torch.no_grad()
     def _finish_step(self, is_replayed: bool = False) -> None:
         step, record = self._step + 1, None
         if len(self._optimizer.state) != self._num_states:  # new state may begin with a constant
-            with torch.no_grad():
-                self._storage.follow()
-                self._storage.zero_inactive(self._optimizer)
+            self._zero_inactive()
             self._num_states = len(self._optimizer.state)
-        if self.method.walks or self.method.gradient_memory or self.method.is_due(step):
-            record = self._walk_and_rewire(step, is_replayed)
+        is_due = self.method.is_due(step)
+        if self._effects or is_due:
+            self._follow()
+            is_done = [effect.after_step(step, is_replayed) for effect in self._effects]
+            record = self._rewire(step) if is_due and not any(is_done) else None
         self._step = step
         self._gradients.drop()
         self._expect_growth()
         if record is not None:
             self._note(record)
         elif self.on_rewire:
-            self._note_lone_walk()
+            self._ask_effects()
 
-    @torch.no_grad()
-    def _walk_and_rewire(self, step: int, is_replayed: bool) -> Rewiring | None:
-        self._storage.follow()
-        if is_replayed or self._alone.step(step, self._counts, self.seed):
-            self._alone.took(step)
-            return None
-        if self.method.walks:
-            self._walk(step)
-        if self.method.gradient_memory and "gradient" in self._rewirable.companions:
-            self._rewirable.fold_gradients(self.method.gradient_memory)
-        return self._rewire(step) if self.method.is_due(step) else None
+    def _zero_inactive(self) -> None:
+        if self._rewirable is not None:
+            self._rewirable.follow()
+            self._rewirable.zero_inactive(self._optimizer)
 
     @torch.no_grad()
     def _record_step(self) -> None:
         """What a captured step does beyond the optimizer's own."""
         self._gradients.forget()
-        self._alone.record()
+        self._is_captured = True
+        for effect in self._effects:
+            effect.capture()
 
     @torch.no_grad()
     def _note(self, record: Rewiring) -> None:
@@ -165,103 +175,77 @@ class Sparsifier:
         for callback in self.on_rewire:
             callback(record)
 
-    def _note_lone_walk(self) -> None:
-        """Ask the device what it did alone."""
-        if done := self._alone.read():
-            step, counts = done
-            replaced = dict(zip([layer.name for layer in self._storage.layers], counts, strict=True))
-            self._note(Rewiring(step, replaced, dict(replaced)))
+    def _ask_effects(self) -> None:
+        """What effects did on the device, of which the host does not hear by itself."""
+        for effect in self._effects:
+            if done := effect.totals():
+                step, counts = done
+                self._note(self._record(step, counts, counts))
 
-    @property
-    def _rewirable(self) -> RewirableStorage:
-        """The storage, for methods that rewire, walk or go by gradients: `attach` gives them one that can."""
-        return cast(RewirableStorage, self._storage)
-
-    def _walk(self, step: int) -> None:
-        rate = {id(p): float(group["lr"]) for group in self._optimizer.param_groups for p in group["params"]}
-        self._rewirable.walk(self.method, [rate[id(p)] for p in self._storage.parameters], step, self.seed)
+    def _record(self, step: int, pruned: Sequence[int], grown: Sequence[int]) -> Rewiring:
+        names = [layer.name for layer in self._storage.layers]
+        counts = (dict(zip(names, own, strict=True)) for own in (pruned, grown))
+        return Rewiring(step, *counts, self._memory.get("threshold"))
 
     def _rewire(self, step: int) -> Rewiring:
-        evidence = "mean gradient" if self.method.gradient_memory else "gradient"
-        if self.method.gradient_memory is not None and evidence not in self._rewirable.companions:
-            raise RuntimeError(
-                f"{type(self.method).__name__} grows by the dense gradient of step {step}, which nobody kept; call "
-                "mask_gradients() before the optimizer's step"
-            )
-        layers = self._storage.layers
-        stretches = self._rewirable.stretches(self._counts)
-        groups = self._rewirable.groups
-        todo = plan(self.method, stretches, self._tally(), step, self.seed, self._memory, groups)
-        self._rewirable.apply(todo, self._optimizer)
-        self._counts = [n - p + g for n, p, g in zip(self._counts, todo.pruned, todo.grown, strict=True)]
-        names = [layer.name for layer in layers]
-        record = Rewiring(
-            step,
-            dict(zip(names, todo.pruned, strict=True)),
-            dict(zip(names, todo.grown, strict=True)),
-            self._memory.get("threshold"),
-        )
+        assert self._rewirable is not None  # only its methods are ever due
+        self._gradients.check_kept(step)
+        tally = self._tally_at(step)
+        evidence = self._rewirable.evidence(tally, step)
+        todo = plan(self.method, evidence, self.seed, self._memory)
+        self._rewirable.apply(todo, evidence, self._optimizer)
+        pruned, grown = todo.pruned.counts, todo.grown.counts
+        active = tuple(n - p + g for n, p, g in zip(tally.active, pruned, grown, strict=True))
+        self._tally = replace(tally, active=active)
+        record = self._record(step, pruned, grown)
         self._memory = todo.memory
         return record
 
-    def _tally(self) -> Tally:
-        nothing = (0,) * len(self._counts)
-        return Tally(*self._sizes, tuple(self._counts), self._goal, self.budget, nothing)
+    def _tally_at(self, step: int) -> Tally:
+        return replace(self._tally, budget=self.method.budget_at(step, self._tally))
 
     def _expect_growth(self) -> None:
         """Tell the storage before a step by whose gradients the network will grow."""
-        if self.method.gradient_memory is None:
-            return
-        step = self._step + 1
-        is_due = self.method.is_due(step)
-        wanted = self.method.how_many_go(self._tally(), step) if is_due else [0] * len(self._counts)
-        self._rewirable.expect_growth(wanted)
+        if self._foresighted is not None:
+            step = self._step + 1
+            is_due = self.method.is_due(step)
+            counts = self.method.prune_counts(self._tally_at(step), step) if is_due else [0] * len(self._tally.active)
+            self._foresighted.expect_growth(counts, self.method.growth_score)
 
     # How it is saved, copied and taken off
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs, as tensors, numbers and strings, in the layers' own shapes."""
-        self._note_lone_walk()
-        return {
-            "version": STATE_VERSION,
-            "method": type(self.method).__name__,
-            "settings": repr(self.method),
-            "granularity": self.method.granularity,
-            "seed": self.seed,
-            "step": self._step,
-            "budget": self.budget,
-            "goal": list(self._goal),
-            "memory": dict(self._memory),
-            **self._storage.state(),
-            "history": self._history.state(),
-        }
+        self._ask_effects()
+        own = {"seed": self.seed, "step": self._step, "memory": dict(self._memory)}
+        return as_state(self.method, self._storage, self._tally) | own | self._history.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; checks first that it belongs to the same method and layers."""
+        """Go on from a saved state; checks first that it belongs to the same method, layers and budget."""
         self._check_attached()
-        check_state(state, self.method, self._storage.layers)
-        self._storage.check(state, self.method.keeps_budget)
-        self._storage.follow()
-        self._restore(state)
-        self._storage.zero_inactive(self._optimizer)
+        checked_ = checked(state, self.method, self._storage, self._tally)
+        self._follow()
+        self._restore(checked_)
+        self._zero_inactive()
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._storage.load(state)
-        self._counts = self._storage.count()
-        self.seed, self._step, self.budget = state["seed"], state["step"], state["budget"]
-        self._goal = tuple(state["goal"])
+        self.seed, self._step = state["seed"], state["step"]
+        active = tuple(self._storage.count())
+        self._tally = replace(self._tally, active=active, goal=tuple(state["goal"]), budget=state["budget"])
         self._memory = dict(state["memory"])
-        self._history.load(state["history"])
+        self._history.load(state["history"], state["totals"])
         self._gradients.forget()
-        self._alone.restart(self._step, self._counts, self.seed)
+        for effect in self._effects:
+            effect.restart(self._step, self.seed)
         self._expect_growth()
 
-    def _recount(self) -> None:
+    def reload(self) -> None:
         """Look again at a storage that was filled from a file."""
-        self._storage.follow()
-        self._counts = self._storage.count()
-        if self.method.walks:
-            self._rewirable.fix_signs(self.seed)
+        self._follow()
+        self._tally = replace(self._tally, active=tuple(self._storage.count()))
+        for effect in self._effects:
+            effect.renew()
         self._expect_growth()
 
     def detach(self) -> None:
@@ -273,15 +257,7 @@ class Sparsifier:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Sparsifier":
         """A copy on the copied model and optimizer: deepcopy all three together."""
         storage = self._storage.copy(memo)
-        twin = Sparsifier(
-            copy.deepcopy(self._optimizer, memo),
-            self.method,
-            storage,
-            seed=self.seed,
-            counts=self._counts,
-            goal=self._goal,
-            budget=self.budget,
-        )
+        twin = Sparsifier(copy.deepcopy(self._optimizer, memo), self.method, storage, self._tally, self.seed)
         memo[id(self)] = twin
         twin._restore(self.state_dict())
         twin.on_rewire.extend(self.on_rewire)

@@ -1,106 +1,128 @@
-"""Saved states: what makes one fit."""
+"""Saved states: what makes one fit. All of one is checked before anything is taken from it."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
-import torch
-from torch import Tensor
+from regrow.core import __version__
+from regrow.core.rewire import Memory
+from regrow.core.tally import Tally
+from regrow.methods.method import Method, is_whole
+from regrow.sparsifier.version_1 import from_version_1
+from regrow.storage.base import DAMAGED, Storage
 
-from regrow.core.units import Layer
-from regrow.methods.method import Method
-
-STATE_VERSION = 1
-_CONTRADICTS = "the state contradicts itself; it was changed or damaged after it was saved"
-_KEYS = {
-    "version",
-    "method",
-    "granularity",
-    "seed",
-    "step",
-    "budget",
-    "goal",
-    "memory",
-    "masks",
-    "companions",
-    "history",
-}
+VERSION = 2
+KEYS = frozenset(
+    "version regrow method settings granularity layers seed step target budget goal memory history totals".split()
+)
+"""What a state says whatever the storage is."""
 
 
-def check_state(state: Mapping[str, Any], method: Method, layers: Sequence[Layer]) -> None:
-    """Refuse a state that is damaged or belongs to another method or model."""
-    if not isinstance(state, Mapping) or not set(state) >= _KEYS:
+def as_state(method: Method, storage: Storage, tally: Tally) -> dict[str, Any]:
+    """What a state says of method, storage and numbers.
+
+    What grows or may be empty is in tuples, which torch.distributed.checkpoint takes as one thing each.
+    """
+    return {
+        "version": VERSION,
+        "regrow": __version__,
+        "method": type(method).__name__,
+        "settings": repr(method),
+        "granularity": str(method.granularity),
+        "layers": _layers_of(storage),
+        "target": tally.target,
+        "budget": tally.budget,
+        "goal": tuple(tally.goal),
+        **storage.state(),
+    }
+
+
+def _layers_of(storage: Storage) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((layer.name, layer.shape) for layer in storage.layers)
+
+
+def checked(state: Mapping[str, Any], method: Method, storage: Storage, tally: Tally) -> dict[str, Any]:
+    """A state of this version, of whichever it was; refused if it is damaged or of another method, model or budget."""
+    if not isinstance(state, Mapping) or not {"version", "method", "granularity"} <= set(state):
         raise ValueError("this is not the state of a sparsifier; pass what sparsifier.state_dict() returned")
-    if state["version"] != STATE_VERSION:
+    _check_same(state, method)
+    if state["version"] == 1:
+        state = from_version_1(state, storage)
+    elif state["version"] != VERSION:
         raise ValueError(
-            f"the state has version {state['version']}, this regrow reads {STATE_VERSION}; use the one that wrote it"
+            f"the state has version {state['version']}, this regrow reads up to {VERSION}; use the one that wrote it"
+            f" ({state.get('regrow', 'unknown')})"
         )
-    name = type(method).__name__
+    if missing := KEYS - set(state):
+        raise ValueError(f"{DAMAGED}: it has no {min(missing)!r}")
+    _check_layers(state, storage)
+    _check_numbers(state, tally, method.first_memory())
+    for record in [*state["history"], *state["totals"]]:
+        _check_record(record, {layer.name for layer in storage.layers})
+    counts = storage.check({key: value for key, value in state.items() if key not in KEYS})
+    slack = state["budget"] - tally.weights_in(counts)
+    if not 0 <= slack < max(tally.unit_sizes):
+        raise ValueError(f"{DAMAGED}: it has {-slack:+,} weights beside its budget")
+    return dict(state)
+
+
+def _check_same(state: Mapping[str, Any], method: Method) -> None:
+    name, granularity = type(method).__name__, str(method.granularity)
     if state["method"] != name:
         raise ValueError(f"the state is of {state['method']}, this sparsifier runs {name}; attach with the same method")
-    if state["granularity"] != method.granularity:
+    if state["granularity"] != granularity:
+        raise ValueError(f"the state has granularity {state['granularity']!r}, the method {granularity!r}; use the same")
+
+
+def _check_layers(state: Mapping[str, Any], storage: Storage) -> None:
+    theirs, ours = _as_layers(state["layers"]), dict(_layers_of(storage))
+    if set(theirs) != set(ours):
+        missing, extra = sorted(set(ours) - set(theirs)), sorted(set(theirs) - set(ours))
         raise ValueError(
-            f"the state has granularity {state['granularity']!r}, the method {method.granularity!r}; use the same"
+            f"the state has other sparse layers (missing: {missing[:5]}, unknown: {extra[:5]}); attach with the same"
         )
-    numbers = [state["seed"], state["step"], state["budget"], *state["goal"]]
-    fits = len(state["goal"]) == len(layers) and all(isinstance(number, int) for number in numbers)
-    if not fits or not isinstance(state["memory"], Mapping):
-        raise ValueError(_CONTRADICTS)
+    for name, shape in theirs.items():
+        if shape != ours[name]:
+            raise ValueError(f"the state has {name} of shape {shape}, this model of {ours[name]}; build the same model")
+    if list(theirs) != list(ours):
+        raise ValueError("the state has its layers in another order; build the same model")
 
 
-def check_topology(state: Mapping[str, Any], layers: Sequence[Layer], keeps_budget: bool) -> None:
-    """Refuse a state whose masks and companions do not fit the layers, or its budget."""
-    if "positions" in state:
-        raise ValueError("the state is one of packed storage; attach with storage='packed' to load it")
-    check_masks(state["masks"], layers)
-    active = sum(int(state["masks"][layer.name].count_nonzero()) for layer in layers)
-    if keeps_budget and active > state["budget"]:
-        raise ValueError(_CONTRADICTS)
-    for kind, tensors in state["companions"].items():
-        for layer in layers:
-            if layer.name not in tensors or tuple(tensors[layer.name].shape) != layer.shape:
-                raise ValueError(f"the state's {kind} does not fit layer {layer.name}; is it from another model?")
+def _as_layers(listed: Any) -> dict[str, tuple[int, ...]]:
+    try:
+        return {str(name): tuple(map(int, shape)) for name, shape in listed}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{DAMAGED}: its layers are {listed!r}") from error
 
 
-def check_positions(state: Mapping[str, Any], layers: Sequence[Layer]) -> None:
-    """Refuse a state whose lists of positions and companions do not fit the layers one to one."""
-    if "positions" not in state:
-        raise ValueError("the state is one of dense storage; attach with storage='dense' to load it")
-    if not isinstance(state.get("kernels"), Mapping):
-        raise ValueError(_CONTRADICTS)
-    if set(state["positions"]) != {layer.name for layer in layers}:
-        raise ValueError("the state has other sparse layers; attach with the same layers")
-    for layer in layers:
-        positions = state["positions"][layer.name]
-        is_list = isinstance(positions, Tensor) and positions.dtype in (torch.int32, torch.int64)
-        if not is_list or positions.ndim != 1 or not len(positions):
-            raise ValueError(_CONTRADICTS)
-        num_columns = layer.num_weights // layer.shape[0]
-        logical = positions.long()
-        stored = logical % num_columns * layer.shape[0] + logical // num_columns
-        is_inside = int(logical.amin()) >= 0 and int(logical.amax()) < layer.num_weights
-        if not is_inside or not bool((stored[1:] > stored[:-1]).all()):
-            raise ValueError(f"the state's positions do not fit layer {layer.name}; is it from another model?")
-        companions = [tensors.get(layer.name) for tensors in state["companions"].values()]
-        if any(not isinstance(own, Tensor) or own.shape != positions.shape for own in companions):
-            raise ValueError(_CONTRADICTS)
-    if sum(len(state["positions"][layer.name]) for layer in layers) != state["budget"]:
-        raise ValueError(_CONTRADICTS)
-
-
-def check_masks(masks: Mapping[str, Tensor], layers: Sequence[Layer]) -> None:
-    """Refuse masks that do not fit the layers one to one, unit by unit, with something active in each."""
-    names = {layer.name for layer in layers}
-    if set(masks) != names:
-        missing, extra = sorted(names - set(masks)), sorted(set(masks) - names)
+def _check_numbers(state: Mapping[str, Any], tally: Tally, memory: Memory) -> None:
+    goal = state["goal"]
+    numbers = [state[key] for key in ("step", "target", "budget")]
+    if not is_whole(state["seed"]) or not all(is_whole(n) and n >= 0 for n in numbers):
+        raise ValueError(f"{DAMAGED}: seed, step, target or budget is no whole number")
+    if state["target"] != tally.target:
         raise ValueError(
-            f"masks and sparse layers differ (missing: {missing[:5]}, unknown: {extra[:5]}); give one for each layer"
+            f"the state has a budget of {state['target']:,} weights, this sparsifier one of {tally.target:,}; attach "
+            "with the same sparsity, or the masks that it began with"
         )
-    for layer in layers:
-        mask = masks[layer.name]
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != layer.shape:
-            raise ValueError(f"the mask of {layer.name} must be a bool tensor of shape {layer.shape}")
-        if not bool(mask.any()):
-            raise ValueError(f"the mask of {layer.name} is empty; leave at least one unit active in each layer")
-        within = [dim for dim in range(mask.ndim) if dim not in layer.unit_dims]
-        if within and not bool((mask.amax(within) == mask.amin(within)).all()):
-            raise ValueError(f"the mask of {layer.name} cuts through units; make it constant within each of them")
+    is_list = isinstance(goal, Sequence) and len(goal) == len(tally.num_units)
+    if not is_list or not all(is_whole(n) and 0 <= n <= units for n, units in zip(goal, tally.num_units, strict=True)):
+        raise ValueError(f"{DAMAGED}: its goal is {goal!r}")
+    theirs = state["memory"]
+    if not isinstance(theirs, Mapping) or set(theirs) != set(memory) or not all(map(_is_finite, theirs.values())):
+        raise ValueError(f"{DAMAGED}: its memory is {theirs!r}")
+    if not isinstance(state["history"], Sequence) or not isinstance(state["totals"], Sequence):
+        raise ValueError(f"{DAMAGED}: its history is no list")
+
+
+def _check_record(record: Any, names: set[str]) -> None:
+    fits = isinstance(record, Mapping) and set(record) == {"step", "pruned", "grown", "threshold"}
+    if not fits or not is_whole(record["step"]) or not (record["threshold"] is None or _is_finite(record["threshold"])):
+        raise ValueError(f"{DAMAGED}: its history has {record!r}")
+    for counts in (record["pruned"], record["grown"]):
+        if not isinstance(counts, Mapping) or set(counts) != names or not all(map(is_whole, counts.values())):
+            raise ValueError(f"{DAMAGED}: its history has {record!r}")
+
+
+def _is_finite(number: Any) -> bool:
+    return isinstance(number, (int, float)) and isfinite(number)

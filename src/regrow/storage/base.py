@@ -1,106 +1,123 @@
 """What a sparsifier asks of a storage, whatever its weights look like in memory."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from regrow.core.evidence import Evidence
 from regrow.core.rewire import Plan
-from regrow.core.row import Stretch
+from regrow.core.tally import Tally
 from regrow.core.units import Layer
-from regrow.kernels.gpu.deepr_walk import Walk
+from regrow.methods.effects.effect import RewirableWeights, Weights
 from regrow.methods.method import Method
 
+Chosen = Sequence[tuple[Layer, nn.Parameter]]
+"""The sparse layers of a model with their parameters."""
 
-class Storage(Protocol):
-    """Where the weights of the sparse layers live: asked in every step, and to save, copy and take off a sparsifier."""
+
+@dataclass(frozen=True)
+class Start:
+    """The first topology: "random", "magnitude", or masks by layer name; and how many units of each layer it has."""
+
+    how: str | Mapping[str, Tensor]
+    counts: Sequence[int]
+    seed: int
+
+
+class StorageKind(Protocol):
+    """A storage as a value: what `attach(..., storage=...)` takes, before there is a model."""
+
+    name: ClassVar[str]
+    offers: ClassVar[frozenset[str]]
+    """Of what methods may need, what it can give."""
+    may_be_meta: ClassVar[bool]
+    """Whether layers may be on the meta device, with no values yet."""
+
+    def check(self, method: Method, how: str | Mapping[str, Tensor]) -> None:
+        """Refuse a method, or a first topology, for another reason than what the method needs."""
+
+    def fit(self, model: nn.Module, chosen: Chosen) -> Chosen:
+        """Those of a model's usual layers that can be stored so."""
+
+    def build(self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start) -> "Storage":
+        """Store the layers so, from now on; changes nothing if that cannot be."""
+
+
+class Storage(Weights, Protocol):
+    """Where the weights of the sparse layers live: how they are saved, copied and let go."""
 
     @property
     def layers(self) -> Sequence[Layer]: ...
 
     @property
-    def parameters(self) -> Sequence[Tensor]:
-        """What the optimizer trains."""
-
-    @property
-    def weights(self) -> Sequence[Tensor]:
-        """The parameters without autograd."""
-
-    @property
     def index_bytes(self) -> int:
         """What lies beside the weights to say where they are: masks, positions, signs."""
-
-    def follow(self) -> None:
-        """Follow the parameters if they were moved to another device or memory format since."""
 
     def count(self) -> list[int]:
         """Active units of each layer."""
 
-    def named_masks(self) -> dict[str, Tensor]:
-        """Copies of the masks by layer name, where there are any."""
-
-    def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
-        """Of each layer its weights and their optimizer state, dense, for checks; where positions are active or not."""
-
-    def zero_inactive(self, optimizer: Optimizer) -> None:
-        """Set inactive weights and their optimizer state to exactly 0."""
-
-    def mask_gradients(self) -> None:
-        """Set the gradients of inactive weights to exactly 0."""
-
-    def is_masked(self, i: int) -> bool:
-        """Whether the gradient of parameter i is 0 at all inactive places already."""
-
     def state(self) -> dict[str, Any]:
-        """What `load` needs to go on: "masks" and "companions", in the layers' own shapes."""
+        """What `load` needs to go on, of the same keys and shapes from the first step to the last."""
 
-    def check(self, state: Mapping[str, Any], keeps_budget: bool) -> None:
-        """Refuse a sparsifier's state that does not fit these layers."""
+    def check(self, state: Mapping[str, Any]) -> list[int]:
+        """Refuse a state that does not fit these layers; the active units of each layer that it has."""
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over a sparsifier's state that was checked."""
+        """Take over a state that was checked; a sparsifier's, with more in it."""
 
     def copy(self, memo: dict[int, Any]) -> "Storage":
-        """The same on the copied parameters; `load` brings the rest."""
+        """The same on the copied parameters; effects and `load` bring the rest."""
 
     def release(self, optimizer: Optimizer) -> None:
         """Leave the model and the optimizer with ordinary dense parameters."""
 
 
-class RewirableStorage(Storage, Protocol):
+@runtime_checkable
+class Rewirable(RewirableWeights, Storage, Protocol):
     """A storage with places to prune and to grow."""
 
-    companions: dict[str, list[Tensor]]
+    def masks(self) -> dict[str, Tensor]:
+        """Copies of the masks by layer name."""
 
-    @property
-    def groups(self) -> Sequence[Sequence[int]]:
-        """Layers among which weights may move."""
+    def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
+        """Of each layer its weights and their optimizer state, dense, for checks."""
 
-    def expect_growth(self, wanted: Sequence[int]) -> None:
-        """How many places of each layer may grow by the gradients of the coming step."""
+    def follow(self) -> None:
+        """Follow the parameters if they were moved to another device or memory format since."""
 
-    def keep_gradients(self, fresh: Sequence[int], scale: Tensor | None) -> None:
-        """Keep the dense gradients, as they are before masking, for growth."""
+    def prepare_step(self) -> None:
+        """Make gradients ready for the optimizer: those of inactive weights are exactly 0."""
 
-    def fold_gradients(self, memory: float) -> None:
-        """Take the kept gradients into their running mean."""
+    def is_prepared(self, i: int) -> bool:
+        """Whether the gradient of parameter i is still the one that was made ready, if perhaps in another tensor."""
 
-    def fix_signs(self, seed: int) -> None:
-        """Give every active place the sign of its weight, and one at random to the others."""
+    def keep_gradients(self, kinds: frozenset[str], fresh: Sequence[int], scale: Tensor | None) -> None:
+        """Keep the gradients of a step, as they are before L1 and clipping, until it is finished.
 
-    def walk(self, method: Method, rates: Sequence[float], step: int, seed: int) -> None:
-        """Let the active weights drift as the method says."""
+        "gradient": those of active weights; "free_gradient": of free places. Of the parameters numbered in `fresh` it
+        is a new gradient, else one to which something was added since this was last called. Divided by `scale`.
+        """
 
-    def make_walk(self, last: Walk | None) -> Walk | None:
-        """What walks and rewires on a GPU without the host, the last one if it still fits; None where none does."""
+    def drop_gradients(self) -> None:
+        """They have served."""
 
-    def stretches(self, counts: Sequence[int]) -> list[Stretch]:
+    def evidence(self, tally: Tally, step: int) -> Evidence:
         """The row as it is now, for the rules."""
 
-    def apply(self, plan: Plan, optimizer: Optimizer) -> None:
+    def apply(self, plan: Plan, evidence: Evidence, optimizer: Optimizer) -> None:
         """Carry out a rewiring in place."""
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A storage that keeps no dense gradient, and must be told before the backward pass what growth will look for."""
+
+    def expect_growth(self, counts: Sequence[int], score: Callable[[Tensor], Tensor]) -> None:
+        """How many places of each layer may grow by the gradients of the coming step, and what they are compared by."""
 
 
 def by_name(layers: Sequence[Layer], tensors: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -109,3 +126,33 @@ def by_name(layers: Sequence[Layer], tensors: Sequence[Tensor]) -> dict[str, Ten
         layer.name: tensor.clone(memory_format=torch.contiguous_format)
         for layer, tensor in zip(layers, tensors, strict=True)
     }
+
+
+DAMAGED = "the state contradicts itself; it was changed or damaged after it was saved"
+
+
+def check_kind(state: Mapping[str, Any], storage: str, keys: set[str]) -> None:
+    """Refuse the state of another storage, or one with other keys."""
+    kind = state.get("storage")
+    if kind != storage:
+        raise ValueError(f"the state is one of {kind} storage; attach with storage={kind!r} to load it")
+    if wrong := (keys | {"storage"}) ^ set(state):
+        raise ValueError(f"{DAMAGED}: {min(wrong)!r} is unknown or missing")
+
+
+def check_like(found: object, like: Tensor, what: str) -> None:
+    """Refuse what is no tensor of the same shape and dtype."""
+    if not isinstance(found, Tensor) or found.shape != like.shape or found.dtype != like.dtype:
+        told = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"{DAMAGED}: its {what} is {told}, not {like.dtype} {tuple(like.shape)}")
+
+
+def check_keys(found: object, keys: Iterable[str], what: str) -> None:
+    """Refuse what is no mapping with just these keys."""
+    if not isinstance(found, Mapping) or set(found) != set(keys):
+        raise ValueError(f"{DAMAGED}: its {what} does not say something of each of {sorted(keys)[:5]}")
+
+
+def nothing_called(name: str) -> Exception:
+    """What a rule is told that asks for evidence which its method did not."""
+    return ValueError(f"there is no {name} to look at; a method that goes by it says so in its `needs`")

@@ -5,17 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from regrow.core.apportion import apportion
-from regrow.core.row import Stretch, Tally
-
-
-def nothing(tally: Tally) -> list[int]:
-    """What goes is gone (gradual pruning)."""
-    return [0] * len(tally.active)
-
-
-def in_place(tally: Tally) -> list[int]:
-    """As many as the layer lost (SET, RigL)."""
-    return list(tally.pruned)
+from regrow.core.tally import Tally
 
 
 def by_survivors(tally: Tally) -> list[int]:
@@ -35,8 +25,3 @@ def by_room(tally: Tally, key: int) -> list[int]:
     places = np.random.default_rng(key).choice(ends[-1], sum(tally.pruned), replace=False, shuffle=False)
     layers = np.searchsorted(ends, places, side="right")
     return [int(n) for n in np.bincount(layers, minlength=len(ends))]
-
-
-def mean_score_of_active(stretch: Stretch) -> list[float]:
-    """The mean growth score of each layer's active units."""
-    return stretch.mean_scores()

@@ -18,6 +18,11 @@ def on(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext() if is_there else torch.cuda.device(device)
 
 
+def is_capturing() -> bool:
+    """Whether the current stream is being captured into a CUDA graph."""
+    return bool(torch.cuda.is_initialized()) and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+
+
 def kernel(name: str) -> Any:
     """A GPU kernel by name."""
     return _triton_kernels()[name]

@@ -22,8 +22,8 @@ class Walk:
     it is edited in place: a captured graph goes on reading it.
     """
 
-    def __init__(self, chunk: Chunk, tensors: Callable[[], tuple[Sequence[Tensor], Sequence[Tensor], Tensor]]) -> None:
-        """`tensors` gives the weights and signs of each layer and the topology, as they are now."""
+    def __init__(self, chunk: Chunk, tensors: Callable[[str], Sequence[Tensor]]) -> None:
+        """`tensors` gives "weight" and "sign" of each layer and "active", the topology, as they are now."""
         device, num_layers = chunk.device, len(chunk.layers)
         self.chunk = chunk
         self._tensors = tensors
@@ -60,7 +60,7 @@ class Walk:
 
     def step(self, rates: Sequence[float | Tensor]) -> None:
         """Move the weights of each layer and edit the topology; what is inactive now is left to be zeroed."""
-        weights, signs, active = self._tensors()
+        weights, signs, (active,) = (self._tensors(name) for name in ("weight", "sign", "active"))
         self._take_rates(rates)
         self._owner.fill_(_NOBODY)
         self._counts.zero_()

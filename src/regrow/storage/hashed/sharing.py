@@ -61,6 +61,10 @@ def signed_index(key: int, num_positions: int, num_values: int, device: torch.de
     return drawn.mul_(2 * num_values).bitwise_right_shift_(_BITS)
 
 
+def _layer(shape: Sequence[int], order: Sequence[int]) -> Layer:
+    return Layer("", tuple(shape), (1,) * len(shape), tuple(order))
+
+
 # Two operators, each the other's gradient, that save nothing: the index is computed again. A compiler calls them as
 # they are; where it was left to trace them it got 64-bit arithmetic wrong (inductor of torch 2.13, one CPU thread).
 
@@ -72,7 +76,7 @@ def _expand(values: Tensor, shape: Sequence[int], order: Sequence[int], key: int
     else:
         both = torch.cat([values, -values])
         dense = both.index_select(0, signed_index(key, prod(shape), len(values), values.device))
-    layer = Layer("", tuple(shape), tuple(order))
+    layer = _layer(shape, order)
     return layer.unflatten(layer.flatten(dense.view(shape)))
 
 
@@ -88,7 +92,7 @@ def _collect(gradient: Tensor, num_values: int, order: Sequence[int], key: int) 
 
 @_expand.register_fake
 def _(values: Tensor, shape: Sequence[int], order: Sequence[int], key: int) -> Tensor:
-    return Layer("", tuple(shape), tuple(order)).unflatten(values.new_empty(prod(shape)))
+    return _layer(shape, order).unflatten(values.new_empty(prod(shape)))
 
 
 @_collect.register_fake

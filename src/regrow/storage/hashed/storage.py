@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from regrow.core import random
 from regrow.core.units import Layer
+from regrow.storage.base import Chosen, check_kind
 from regrow.storage.computed_weights import (
     Owners,
     check_replaceable,
@@ -61,33 +62,17 @@ class HashedStorage:
     def count(self) -> list[int]:
         return [sharing.num_values for sharing in self._sharings]
 
-    def named_masks(self) -> dict[str, Tensor]:
-        return {}
-
-    def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
-        return {}
-
-    def follow(self) -> None:
-        """The modules compute wherever their values are."""
-
-    def zero_inactive(self, optimizer: Optimizer) -> None:
-        """There are none."""
-
-    def mask_gradients(self) -> None:
-        """There are none to mask."""
-
-    def is_masked(self, i: int) -> bool:
-        return True
-
     def state(self) -> dict[str, Any]:
-        """The seed says it all."""
-        return {"masks": {}, "companions": {}}
+        """The seed says the rest."""
+        return {"storage": "hashed", "counts": tuple(self.count())}
 
-    def check(self, state: Mapping[str, Any], keeps_budget: bool) -> None:
-        if state["goal"] != self.count() or state["masks"] or state["companions"]:
+    def check(self, state: Mapping[str, Any]) -> list[int]:
+        check_kind(state, "hashed", {"counts"})
+        if list(state["counts"]) != self.count():
             raise ValueError(
                 "the state has other numbers of shared values; attach with the same layers, sparsity and distribution"
             )
+        return self.count()
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Share values as the run that was saved did."""
@@ -114,14 +99,10 @@ class HashedStorage:
 
 
 def hash_weights(
-    model: nn.Module,
-    optimizer: Optimizer,
-    layers: Sequence[Layer],
-    parameters: Sequence[nn.Parameter],
-    num_values: Sequence[int],
-    seed: int,
+    model: nn.Module, optimizer: Optimizer, chosen: Chosen, num_values: Sequence[int], seed: int
 ) -> HashedStorage:
     """Put vectors of values in the place of dense parameters; changes nothing if one of them cannot be replaced."""
+    layers, parameters = [layer for layer, _ in chosen], [parameter for _, parameter in chosen]
     owners = [owners_of(model, parameter) for parameter in parameters]
     check_replaceable(model, layers, owners, "hashed")
     first_states = [constant_state(optimizer, parameter) for parameter in parameters]

@@ -1,1 +1,6 @@
-"""What is active is all there is: one vector of values, and where each of them belongs."""
+"""Packed storage: of sparse layers the active weights are all there is."""
+
+from regrow.storage.packed.kind import Packed
+from regrow.storage.packed.norm_block import linear_norm
+
+__all__ = ["Packed", "linear_norm"]

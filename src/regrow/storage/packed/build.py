@@ -2,23 +2,21 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regrow.core import random
-from regrow.core.first_topology import largest_units, random_places
+from regrow.core.first_topology import largest_places, random_places
 from regrow.core.names import unwrap
 from regrow.core.row import cut_into_chunks
 from regrow.core.selections import positions_of
 from regrow.core.units import Layer
 from regrow.kernels.cpu.choose import Choices
-from regrow.methods.method import Method
+from regrow.storage.base import Chosen, Start
 from regrow.storage.computed_weights import check_replaceable, expanders_of, owners_of, start_expanding
 from regrow.storage.optimizer_state import Constants, constant_state, put_in_place
-from regrow.storage.packed.growth import check_sees_all_gradients
 from regrow.storage.packed.layers import forward_for
 from regrow.storage.packed.pack import Pack, Slot
 from regrow.storage.packed.places import Places, places_of_units
@@ -27,47 +25,22 @@ from regrow.storage.packed.topology_tag import start_marking
 from regrow.storage.packed.unpack import Group
 
 Init = Callable[[str, tuple[int, ...], int, torch.Generator], Tensor]
-Kernels = Literal["auto", "sparse", "dense"]
 _NAME = "packed_values"
 
 
-def check_can_be_packed(method: Method) -> None:
-    """Refuse methods that need an entry for every place."""
-    name = type(method).__name__
-    if not method.keeps_budget:
-        raise ValueError(
-            f"{name} begins with all weights, and packed storage has room for the budget only; use 'dense'"
-        )
-    if method.shares_values:
-        raise ValueError(f"{name} brings its own storage, in which positions share values; use storage='dense'")
-    if method.gradient_memory:
-        raise ValueError(f"{name} keeps a mean gradient for every place, active or not; use storage='dense'")
-    if method.gradient_memory is not None:
-        check_sees_all_gradients()
-    if method.granularity != "weight":
-        raise ValueError(f"packed storage holds single weights; use granularity='weight', not {method.granularity!r}")
-
-
-def first_units(
-    layers: Sequence[Layer],
-    parameters: Sequence[Tensor],
-    counts: Sequence[int],
-    start: str | Mapping[str, Tensor],
-    seed: int,
-) -> list[Tensor]:
+def first_units(chosen: Chosen, start: Start) -> list[Tensor]:
     """The active units of each layer at the start."""
     found: list[Tensor] = []
-    devices = [device_of(parameter) for parameter in parameters]
-    for chunk in cut_into_chunks(layers, devices):
-        if isinstance(start, Mapping):
-            found += [positions_of(layer.flatten(start[layer.name].to(chunk.device))) for layer in chunk.layers]
+    for chunk in cut_into_chunks([layer for layer, _ in chosen], [device_of(parameter) for _, parameter in chosen]):
+        counts = chunk.of(start.counts)
+        if isinstance(start.how, Mapping):
+            found += [positions_of(layer.reduce(start.how[layer.name].to(chunk.device))) for layer in chunk.layers]
             continue
-        if start == "magnitude":
-            weights = [parameter.detach() for parameter in chunk.of(parameters)]
-            positions = positions_of(largest_units(chunk, chunk.of(counts), weights))
+        if start.how == "magnitude":
+            places = largest_places(chunk, counts, [parameter.detach() for _, parameter in chunk.of(chosen)])
         else:
-            positions = random_places(chunk, chunk.of(counts), seed)
-        parts = torch.split(positions, list(chunk.of(counts)))
+            places = random_places(chunk, counts, start.seed)
+        parts = torch.split(places, list(counts))
         found += [part - offset for part, offset in zip(parts, chunk.offsets, strict=False)]
     return found
 
@@ -78,27 +51,21 @@ def device_of(parameter: Tensor) -> torch.device:
 
 
 def pack_weights(
-    model: nn.Module,
-    optimizer: Optimizer,
-    layers: Sequence[Layer],
-    parameters: Sequence[nn.Parameter],
-    units: Sequence[Tensor],
-    seed: int,
-    init: Init | None,
-    kernels: Kernels,
+    model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start, init: Init | None, choices: Choices
 ) -> PackedStorage:
     """Put one vector of values in the place of each group's dense parameters; changes nothing if that cannot be."""
-    model = unwrap(model)
+    model, parameters = unwrap(model), [parameter for _, parameter in chosen]
+    units = first_units(chosen, start)
     groups = _groups(model, optimizer, parameters)
     states = [_common_state(optimizer, [parameters[i] for i in group.layers]) for group in groups]
-    choices = Choices(None if kernels == "auto" else kernels)
     packs, vectors = [], []
     for group in groups:
         places, pieces = [], []
         for i in group.layers:
-            own, order = places_of_units(layers[i], units[i])
+            own, order = places_of_units(chosen[i][0], units[i])
             places.append(own)
-            pieces.append(_first_values(layers[i], parameters[i], units[i].index_select(0, order), seed, i, init))
+            generator = torch.Generator().manual_seed(random.key(start.seed, 0, i, 1))
+            pieces.append(_first_values(*chosen[i], units[i].index_select(0, order), generator, init))
         packs.append(Pack(model._parameters, group.name, places, choices))
         vectors.append(nn.Parameter(torch.cat(pieces)))
         vectors[-1].grad = _collect([parameters[i].grad for i in group.layers], places, vectors[-1])
@@ -106,13 +73,12 @@ def pack_weights(
         model.register_parameter(group.name, values)
         _hand_over(model, optimizer, [parameters[i] for i in group.layers], pack, state)
     start_marking(model)
-    return PackedStorage(model, packs, groups, seed)
+    return PackedStorage(model, packs, groups)
 
 
-def check_packable(
-    model: nn.Module, optimizer: Optimizer, layers: Sequence[Layer], parameters: Sequence[nn.Parameter]
-) -> None:
+def check_packable(model: nn.Module, optimizer: Optimizer, chosen: Chosen) -> None:
     """Refuse what cannot be packed, before anything is drawn or changed."""
+    layers, parameters = [layer for layer, _ in chosen], [parameter for _, parameter in chosen]
     if single := next((layer.name for layer in layers if not layer.shape), None):
         raise ValueError(f"{single} is a single number, which cannot be packed; leave it out of layers")
     check_replaceable(model, layers, [owners_of(model, parameter) for parameter in parameters], "packed")
@@ -153,11 +119,12 @@ def _common_state(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> C
     return first
 
 
-def _first_values(layer: Layer, parameter: Tensor, units: Tensor, seed: int, number: int, init: Init | None) -> Tensor:
+def _first_values(
+    layer: Layer, parameter: Tensor, units: Tensor, generator: torch.Generator, init: Init | None
+) -> Tensor:
     """The weights a layer has at some places; on the meta device, where it has none, new ones."""
     if not parameter.is_meta:
         return layer.flatten(parameter.detach()).index_select(0, units)
-    generator = torch.Generator().manual_seed(random.key(seed, 0, number, 1))
     values = (init or draw_as_torch_does)(layer.name, layer.shape, len(units), generator)
     if not isinstance(values, Tensor) or values.shape != (len(units),):
         raise ValueError(f"init must give {len(units)} values for {layer.name}, as a tensor of one dimension")

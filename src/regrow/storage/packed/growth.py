@@ -1,27 +1,27 @@
 """Growing by gradient where no dense gradient is kept: the best free places of a layer, found tile by tile."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from regrow.core.row import Listed
-from regrow.core.selections import k_smallest, positions_of
-from regrow.core.units import Layer
+from regrow.core.selections import Listed, k_smallest, positions_of
+from regrow.core.units import Layer, wide
 from regrow.kernels.cpu.planes import Convolution
 from regrow.storage.packed.places import Places
 from regrow.storage.packed.renumber import first_free
 
+Score = Callable[[Tensor], Tensor]
 _TILE = 1 << 22
 
 
 @dataclass(frozen=True)
 class Best:
-    """Free places of a layer, ascending, and their scores; `extreme` is finite if the whole gradient was."""
+    """Free places of a layer, ascending, and their gradients; `extreme` is finite if the gradients of all places are."""
 
     places: Tensor
-    scores: Tensor
+    gradients: Tensor
     extreme: Tensor
 
 
@@ -32,23 +32,24 @@ def check_sees_all_gradients() -> None:
         raise ValueError("packed storage cannot grow by the gradients of several processes; use storage='dense'")
 
 
-def best_free(places: Places, gradients: Iterable[Tensor], count: int) -> Best:
-    """The free places with the `count` largest gradients; among equal ones those that come first.
+def best_free(places: Places, gradients: Iterable[Tensor], count: int, score: Score) -> Best:
+    """The free places with the `count` largest scores; among equal ones those that come first.
 
     `gradients` are consecutive parts of the layer's gradient, flat, in the order of its units.
     """
-    active, _ = places.in_row_order()
+    active, _ = places.by_unit()
     count = min(count, places.layer.num_units - len(active))
     listed, begin, extremes = Listed(active), 0, []
     lowest = _Lowest(count)
-    for tile in (tile for part in gradients for tile in torch.split(part, _TILE)):
-        low = _wide(tile).abs().neg_()
-        extremes.append(low.amin())
+    for tile in (wide(tile) for part in gradients for tile in torch.split(part, _TILE)):
+        extremes.append(torch.linalg.vector_norm(tile, torch.inf))
+        scores = score(tile)
+        low = scores.neg() if scores.data_ptr() == tile.data_ptr() else scores.neg_()
         low.index_fill_(0, listed.within(begin, begin + len(tile)) - begin, torch.inf)
-        lowest.look_at(low, begin)
+        lowest.look_at(low, tile, begin)
         begin += len(tile)
-    found, low = lowest.result()
-    return Best(found, -low, torch.stack(extremes).amin().neg())
+    found, _, of_found = lowest.result()
+    return Best(found, of_found, torch.stack(extremes).amax())
 
 
 @dataclass
@@ -60,6 +61,7 @@ class Search:
     """
 
     wanted: int = 0
+    score: Score = torch.abs
     num_uses: int = 0
     _part: Tensor | None = None
     _found: Best | None = None
@@ -71,12 +73,12 @@ class Search:
         if use > 1:
             self._part = torch.cat(list(gradients))
         else:
-            self._found = best_free(places, gradients, self.wanted)
+            self._found = best_free(places, gradients, self.wanted, self.score)
             self._part, self.num_uses = None, 0
 
     def result(self, places: Places) -> Best:
         if self._part is not None:  # the first use had no part in the loss
-            return best_free(places, [self._part], self.wanted)
+            return best_free(places, [self._part], self.wanted, self.score)
         return self._found or no_gradient(places, self.wanted)
 
 
@@ -93,21 +95,23 @@ class _Lowest:
     def __init__(self, count: int) -> None:
         self._count = count
         self._bound: float | Tensor = torch.inf
-        self._found: list[tuple[Tensor, Tensor]] = []
+        self._found: list[tuple[Tensor, Tensor, Tensor]] = []
         self._num_found = 0
 
-    def look_at(self, numbers: Tensor, begin: int) -> None:
+    def look_at(self, numbers: Tensor, gradients: Tensor, begin: int) -> None:
+        """Numbers of a tile, and the gradients they are made of."""
         places = positions_of(numbers < self._bound)
-        self._found.append((places + begin, numbers.index_select(0, places)))
+        self._found.append((places + begin, numbers.index_select(0, places), gradients.index_select(0, places)))
         self._num_found += len(places)
         if self._num_found > 2 * self._count:  # not every time, since few tiles change much
             kept = self.result()
             self._found, self._num_found, self._bound = [kept], len(kept[0]), kept[1].amax()
 
-    def result(self) -> tuple[Tensor, Tensor]:
-        places, numbers = (torch.cat(parts) for parts in zip(*self._found, strict=True))
+    def result(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Their places, they themselves, and their gradients."""
+        places, numbers, gradients = (torch.cat(parts) for parts in zip(*self._found, strict=True))
         kept = k_smallest(numbers, min(self._count, len(numbers)))
-        return places.index_select(0, kept), numbers.index_select(0, kept)
+        return places.index_select(0, kept), numbers.index_select(0, kept), gradients.index_select(0, kept)
 
 
 def gradient_tiles(layer: Layer, x: Tensor, dy: Tensor, how: Convolution | None) -> Iterator[Tensor]:
@@ -146,10 +150,7 @@ def _conv_tile(layer: Layer, x: Tensor, dy: Tensor, how: Convolution, group: int
 
 def no_gradient(places: Places, count: int) -> Best:
     """What grows in a layer that took no part in a step: all gradients are 0, so the first free places."""
-    active, _ = places.in_row_order()
+    active, _ = places.by_unit()
     first = first_free(active, min(count, places.layer.num_units - len(active)))
     return Best(first, torch.zeros(len(first), device=first.device), torch.zeros((), device=first.device))
 
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -141,7 +141,7 @@ class Pack:
 
     def __getstate__(self) -> dict[str, Any]:
         """For copying and pickling; pieces are not leaves of autograd, and are made anew."""
-        searches = [Search(search.wanted) for search in self.searches]
+        searches = [Search(search.wanted, search.score) for search in self.searches]
         return {**self.__dict__, "searches": searches, "blocks": {}, "_made_for": (), "_pieces": ()}
 
 

@@ -55,7 +55,7 @@ class Places(ABC):
         """The places numbered along the tensor's own indices."""
         return renumber(self.stored(), self.layer.shape, column_order(self.layer), logical_order(self.layer))
 
-    def in_row_order(self) -> tuple[Tensor, Tensor]:
+    def by_unit(self) -> tuple[Tensor, Tensor]:
         """The units, ascending, and which value belongs to each."""
         units, order = self.units().sort()
         return units, order
@@ -133,11 +133,11 @@ class PatternPlaces(Places):
     def units(self) -> Tensor:
         return renumber(self.logical(), self.layer.shape, logical_order(self.layer), self.layer.unit_dims)
 
-    def in_row_order(self) -> tuple[Tensor, Tensor]:
+    def by_unit(self) -> tuple[Tensor, Tensor]:
         return (
             self.pattern.listed_by_row()
             if self.layer.unit_dims == logical_order(self.layer)
-            else super().in_row_order()
+            else super().by_unit()
         )
 
     def spread(self, values: Tensor) -> Tensor:

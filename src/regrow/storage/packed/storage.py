@@ -6,7 +6,9 @@ places beside it.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -14,16 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from regrow.core import random
-from regrow.core.evidence import Candidates, ListedStretch
+from regrow.core.evidence import Evidence
+from regrow.core.parts import ListedPart, OfChunk, Quantities
 from regrow.core.rewire import Plan
-from regrow.core.row import Chunk, Listed, check_finite, cut_into_chunks
-from regrow.core.selections import ascending
+from regrow.core.row import Chunk, check_finite, cut_into_chunks
+from regrow.core.selections import Listed, ascending
+from regrow.core.tally import Tally
 from regrow.core.units import Layer
-from regrow.kernels.gpu.deepr_walk import Walk
-from regrow.methods.method import Method
-from regrow.sparsifier.hooks import is_capturing
-from regrow.sparsifier.state import check_positions
+from regrow.kernels.cpu.choose import Choices
+from regrow.kernels.gpu import is_capturing
+from regrow.methods.effects.effect import Fresh, Moves
+from regrow.storage.base import DAMAGED, check_keys, check_kind, check_like, nothing_called
 from regrow.storage.optimizer_state import state_like
 from regrow.storage.packed.growth import Search, check_sees_all_gradients
 from regrow.storage.packed.pack import Pack, Slot
@@ -32,21 +35,25 @@ from regrow.storage.packed.renumber import column_order, exchange, index_dtype, 
 from regrow.storage.packed.unpack import Group, unpack
 
 
+@dataclass
+class Beside:
+    """A vector like the values of each pack, and what belongs to places where a weight begins."""
+
+    vectors: list[Tensor]
+    fresh: Fresh | None
+
+
 class PackedStorage:
-    """The packs of a model, one for each parameter group, and the row that all their layers form together.
+    """The packs of a model, one for each parameter group, and the row that all their layers form together."""
 
-    `companions` are vectors like the values: the signs of DeepR.
-    """
-
-    def __init__(self, model: nn.Module, packs: Sequence[Pack], groups: Sequence[Group], seed: int) -> None:
+    def __init__(self, model: nn.Module, packs: Sequence[Pack], groups: Sequence[Group]) -> None:
         self.model = model
         self.packs = list(packs)
-        self.companions: dict[str, list[Tensor]] = {}
+        self._beside: dict[str, Beside] = {}
+        self._gradients: list[Tensor] | None = None
         self._groups = list(groups)
         self._trained = self.parameters
         self._num_begun = [0] * len(self.packs)
-        self._seed = seed
-        self._has_fresh_signs = False
         slots = {
             i: Slot(pack, n) for pack, group in zip(packs, groups, strict=True) for n, i in enumerate(group.layers)
         }
@@ -69,23 +76,22 @@ class PackedStorage:
 
     @property
     def index_bytes(self) -> int:
-        beside = [vector for vectors in self.companions.values() for vector in vectors]
+        beside = [vector for own in self._beside.values() for vector in own.vectors]
         places = [own for pack in self.packs for own in pack.places]
         return sum(own.num_bytes for own in places) + sum(vector.nbytes for vector in beside)
 
     def follow(self) -> None:
-        """Follow the values to another device."""
-        for i, pack in enumerate(self.packs):
+        for pack in self.packs:
             pack.follow()
-            for tensors in self.companions.values():
-                if tensors:
-                    tensors[i] = tensors[i].to(pack.values.device)
+        for beside in self._beside.values():
+            pairs = zip(beside.vectors, self.packs, strict=True)
+            beside.vectors = [vector.to(pack.values.device) for vector, pack in pairs]
 
     def count(self) -> list[int]:
         return [slot.places.count for slot in self.slots]
 
-    def named_masks(self) -> dict[str, Tensor]:
-        """Masks of full size, made for whoever asks."""
+    def masks(self) -> dict[str, Tensor]:
+        """Of full size, made for whoever asks."""
         return {
             slot.layer.name: slot.places.spread(torch.ones(n, dtype=torch.bool, device=slot.places.device))
             for slot, n in zip(self.slots, self.count(), strict=True)
@@ -100,16 +106,61 @@ class PackedStorage:
             for slot in self.slots
         }
 
+    # What lies beside the weights
+
+    def lay_beside(self, name: str, dtype: torch.dtype | None, fresh: Fresh | None) -> None:
+        vectors = [
+            torch.zeros_like(weights, dtype=dtype or torch.promote_types(weights.dtype, torch.float32))
+            for weights in self.weights
+        ]
+        self._beside[name] = Beside(vectors, fresh)
+
+    def beside(self, name: str) -> list[Tensor]:
+        return self._beside[name].vectors
+
+    def fill_beside(self, name: str, values: Callable[[Quantities], Tensor]) -> None:
+        for number, pack in enumerate(self.packs):
+            for units, into in zip(self._units_of(number), pack.split(self.beside(name)[number]), strict=True):
+                into.copy_(values(units))
+
+    def add_to_active(self, moves: Moves, rates: Sequence[float]) -> None:
+        for number, (pack, rate) in enumerate(zip(self.packs, rates, strict=True)):
+            for units, values in zip(self._units_of(number), pack.split(pack.values.detach()), strict=True):
+                values += moves(units, rate)
+
+    def _units_of(self, number: int) -> Iterator[OfChunk]:
+        """The active units of each layer of a pack, in the order in which their values are stored."""
+        pack = self.packs[number]
+        for n, i in enumerate(self.groups[number]):
+            layer, places = self.layers[i], pack.places[n]
+            chunk = Chunk(i, self._first_places[i], (layer,), (0, layer.num_units), pack.values.device)
+            yield OfChunk(chunk, partial(self._of_layer, number, n), places.units)
+
+    def _of_layer(self, number: int, n: int, name: str) -> Tensor:
+        return self.packs[number].split(self._vectors(name)[number])[n]
+
+    def _vectors(self, name: str) -> Sequence[Tensor]:
+        """A quantity of the active units, as one vector for each pack."""
+        if name == "weight":
+            return self.weights
+        if name == "gradient" and self._gradients is not None:
+            return self._gradients
+        if name not in self._beside:
+            raise nothing_called(name)
+        return self.beside(name)
+
+    def in_one_piece(self) -> None:
+        """No: the host rearranges what moves."""
+
+    # A step
+
     def zero_inactive(self, optimizer: Optimizer) -> None:
         """There are none."""
 
-    def mask_gradients(self) -> None:
-        """There are none to mask. But before the first step weights may still have changed since they were packed."""
+    def prepare_step(self) -> None:
+        """There are no gradients to mask."""
         self._check_can_step()
         self._num_begun = [pack.begun.number for pack in self.packs]
-        if self._has_fresh_signs:
-            self.fix_signs(self._seed)
-            self._has_fresh_signs = False
 
     def _check_can_step(self) -> None:
         for pack, trained in zip(self.packs, self._trained, strict=True):
@@ -120,69 +171,77 @@ class PackedStorage:
                     "assign=True"
                 )
 
-    def is_masked(self, i: int) -> bool:
-        """Whether it is still, if perhaps in another tensor, the gradient that was there when this was last done."""
+    def is_prepared(self, i: int) -> bool:
         return self.packs[i].begun.number == self._num_begun[i]
+
+    def keep_gradients(self, kinds: frozenset[str], fresh: Sequence[int], scale: Tensor | None) -> None:
+        """Of free places the backward pass kept what growth needs."""
+        if is_capturing():
+            raise ValueError("a captured step cannot look at gradients; use storage='dense' to capture it")
+        if "gradient" not in kinds:
+            return
+        if self._gradients is None:
+            self._gradients = [
+                torch.zeros_like(w, dtype=torch.promote_types(w.dtype, torch.float32)) for w in self.weights
+            ]
+        for i in fresh:
+            gradient = self.packs[i].values.grad
+            assert gradient is not None
+            self._gradients[i].copy_(gradient if scale is None else gradient / scale)
+
+    def drop_gradients(self) -> None:
+        self._gradients = None
+
+    def gradients(self) -> None:
+        """None are dense."""
 
     # Rewiring
 
-    def expect_growth(self, wanted: Sequence[int]) -> None:
+    def expect_growth(self, counts: Sequence[int], score: Callable[[Tensor], Tensor]) -> None:
         check_sees_all_gradients()
-        for slot, count in zip(self.slots, wanted, strict=True):
-            slot.pack.searches[slot.number] = Search(count)
+        for slot, count in zip(self.slots, counts, strict=True):
+            slot.pack.searches[slot.number] = Search(count, score)
 
-    def keep_gradients(self, fresh: Sequence[int], scale: Tensor | None) -> None:
-        """The backward pass kept what growth needs."""
-        if is_capturing():
-            raise ValueError("a captured step cannot look for places to grow; use storage='dense' to capture it")
-        self.companions["gradient"] = []
-
-    def fold_gradients(self, memory: float) -> None:
-        raise NotImplementedError("a running mean of dense gradients has an entry for every place; `attach` refuses it")
-
-    def stretches(self, counts: Sequence[int]) -> list[ListedStretch]:
-        return [self._stretch(chunk, chunk.of(self.slots)) for chunk in self._chunks()]
+    def evidence(self, tally: Tally, step: int) -> Evidence:
+        parts = [self._part(chunk, chunk.of(self.slots)) for chunk in self._chunks()]
+        return Evidence(parts, tally, step, self.groups if len(self.groups) > 1 else None)
 
     def _chunks(self) -> tuple[Chunk, ...]:
         return cut_into_chunks(self.layers, [slot.pack.values.device for slot in self.slots])
 
-    def _stretch(self, chunk: Chunk, slots: Sequence[Slot]) -> ListedStretch:
-        ordered = [slot.places.in_row_order() for slot in slots]
+    def _part(self, chunk: Chunk, slots: Sequence[Slot]) -> ListedPart:
+        ordered = [slot.places.by_unit() for slot in slots]
         positions = [units + offset for (units, _), offset in zip(ordered, chunk.offsets, strict=False)]
+        number = {id(pack): i for i, pack in enumerate(self.packs)}
 
-        def in_row_order(vectors: Mapping[int, Tensor]) -> Tensor:
-            pieces = [slot.pack.split(vectors[id(slot.pack)])[slot.number] for slot in slots]
+        def stored(name: str) -> Tensor:
+            pieces = [self._of_layer(number[id(slot.pack)], slot.number, name) for slot in slots]
             return torch.cat([piece.index_select(0, order) for piece, (_, order) in zip(pieces, ordered, strict=True)])
 
-        def values() -> Tensor:
-            return in_row_order({id(pack): pack.values.detach() for pack in self.packs})
-
-        def signs() -> Tensor:
-            vectors = zip(self.packs, self.companions["signs"], strict=True)
-            return in_row_order({id(pack): vector for pack, vector in vectors})
-
-        return ListedStretch(
+        return ListedPart(
             chunk,
             Listed(torch.cat(positions)),
             tuple(slot.places.count for slot in slots),
-            values,
-            signs,
+            {},
+            stored,
             lambda: _candidates(chunk, slots),
         )
 
-    def apply(self, plan: Plan, optimizer: Optimizer) -> None:
-        """Carry out a rewiring: survivors move with their state, what comes starts at 0."""
+    def apply(self, plan: Plan, evidence: Evidence, optimizer: Optimizer) -> None:
+        """Survivors move with their state, what comes starts at 0."""
         chunks = self._chunks()
-        gone = [part for chunk, places in zip(chunks, plan.gone, strict=True) for part in _per_layer(chunk, places)]
-        come = [part for chunk, places in zip(chunks, plan.come, strict=True) for part in _per_layer(chunk, places)]
+        pruned, grown = (
+            [own for chunk, some in zip(chunks, evidence.split(units), strict=True) for own in _per_layer(chunk, some)]
+            for units in (plan.pruned, plan.grown)
+        )
         for number, group in enumerate(self.groups):
-            if any(len(gone[i]) or len(come[i]) for i in group):
-                self._rearrange(number, [gone[i] for i in group], [come[i] for i in group], optimizer)
+            if any(len(pruned[i]) or len(grown[i]) for i in group):
+                self._rearrange(number, [pruned[i] for i in group], [grown[i] for i in group], optimizer)
 
-    def _rearrange(self, number: int, gone: Sequence[Tensor], come: Sequence[Tensor], optimizer: Optimizer) -> None:
+    def _rearrange(self, number: int, pruned: Sequence[Tensor], grown: Sequence[Tensor], optimizer: Optimizer) -> None:
         pack = self.packs[number]
         places, sources = [], []
-        for old, start, out, in_ in zip(pack.places, pack.starts, gone, come, strict=True):
+        for old, start, out, in_ in zip(pack.places, pack.starts, pruned, grown, strict=True):
             layer = old.layer
             stored, source = exchange(old.stored(), _to_stored(layer, out), _to_stored(layer, in_))
             places.append(places_of_stored(layer, stored))
@@ -192,80 +251,78 @@ class PackedStorage:
             if tensor is not None:
                 move(tensor, source)
         pack.take(places)
-        for tensors in (vectors for kind, vectors in self.companions.items() if kind == "signs"):
-            move(tensors[number], source)
-            self._toss_coins(number, tensors[number], source < 0)
+        for beside in self._beside.values():
+            move(beside.vectors[number], source)
+            if beside.fresh is not None:
+                self._begin(number, beside.vectors[number], source < 0, beside.fresh)
 
-    # Signs and noise
-
-    def fix_signs(self, seed: int) -> None:
-        """Give every weight the side of zero it is on, and every other place one at random."""
-        self._seed, self._has_fresh_signs = seed, True
-        self.companions["signs"] = [pack.values.detach() > 0 for pack in self.packs]
-        for number, pack in enumerate(self.packs):
-            self._toss_coins(number, self.companions["signs"][number], pack.values.detach() == 0)
-
-    def _toss_coins(self, number: int, signs: Tensor, where: Tensor) -> None:
-        pack, group = self.packs[number], self.groups[number]
-        for places, i, own, flags in zip(pack.places, group, pack.split(signs), pack.split(where), strict=True):
-            coins = random.coins(self._seed, places.units()[flags] + self._first_places[i])
-            own.masked_scatter_(flags, coins)
-
-    def walk(self, method: Method, rates: Sequence[float], step: int, seed: int) -> None:
-        for pack, group, signs, rate in zip(self.packs, self.groups, self.companions["signs"], rates, strict=True):
-            parts = zip(pack.places, group, pack.split(pack.values.detach()), pack.split(signs), strict=True)
-            for places, i, values, sides in parts:
-                noise = random.normal(random.key(seed, step, 1), places.units() + self._first_places[i])
-                values += method.walk(sides, noise, rate, step)
-
-    def make_walk(self, last: Walk | None) -> Walk | None:
-        """None: the host rearranges what moves."""
-        return None
+    def _begin(self, number: int, vector: Tensor, where: Tensor, fresh: Fresh) -> None:
+        pack = self.packs[number]
+        parts = zip(self._units_of(number), pack.split(vector), pack.split(where), strict=True)
+        for units, own, flags in parts:
+            own.masked_scatter_(flags, fresh(units.position[flags]))
 
     # Saving, copying, taking off
 
     def state(self) -> dict[str, Any]:
-        """Of each layer where its values belong, in the order in which they are stored."""
-        lasting = {kind: vectors for kind, vectors in self.companions.items() if kind != "gradient"}
+        """Where values belong, layer after layer, in the order in which they are stored."""
+        positions = [slot.places.logical() for slot in self.slots]
+        dtype = max((index_dtype(layer) for layer in self.layers), key=lambda dtype: dtype.itemsize)
         return {
-            "masks": {},
-            "kernels": self.packs[0].choices.state(),
-            "positions": {slot.layer.name: slot.places.logical().to(index_dtype(slot.layer)) for slot in self.slots},
-            "companions": {kind: self._by_name(vectors) for kind, vectors in lasting.items()},
+            "storage": "packed",
+            "counts": tuple(self.count()),
+            "positions": torch.cat(positions).to(dtype),
+            "kernels": tuple(sorted(self.packs[0].choices.state().items())),
+            "beside": {name: self._in_row(own.vectors) for name, own in self._beside.items()},
         }
 
-    def _by_name(self, vectors: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _in_row(self, vectors: Sequence[Tensor]) -> Tensor:
         of_pack = {id(pack): pack.split(vector) for pack, vector in zip(self.packs, vectors, strict=True)}
-        return {slot.layer.name: of_pack[id(slot.pack)][slot.number].clone() for slot in self.slots}
+        return torch.cat([of_pack[id(slot.pack)][slot.number] for slot in self.slots])
 
-    def check(self, state: Mapping[str, Any], keeps_budget: bool) -> None:
-        check_positions(state, self.layers)
+    def check(self, state: Mapping[str, Any]) -> list[int]:
+        check_kind(state, "packed", {"counts", "positions", "kernels", "beside"})
+        counts, positions = state["counts"], state["positions"]
+        is_list = isinstance(counts, Sequence) and len(counts) == len(self.layers)
+        if not is_list or not all(isinstance(n, int) and n > 0 for n in counts):
+            raise ValueError(f"{DAMAGED}: its counts are {counts!r}")
         for pack, group in zip(self.packs, self._groups, strict=True):
-            given = sum(len(state["positions"][self.layers[i].name]) for i in group.layers)
+            given = sum(counts[i] for i in group.layers)
             if given != len(pack.values):
                 raise ValueError(
                     f"the state has {given:,} active weights where {group.name} has room for {len(pack.values):,}; "
                     "attach with the same sparsity and parameter groups"
                 )
+        if not isinstance(positions, Tensor) or positions.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"{DAMAGED}: its positions are no whole numbers")
+        if positions.shape != (sum(counts),):
+            raise ValueError(f"{DAMAGED}: it has {tuple(positions.shape)} positions for {sum(counts)} active weights")
+        for layer, own in zip(self.layers, torch.split(positions.long(), list(counts)), strict=True):
+            _check_positions(layer, own)
+        check_keys(state["beside"], self._beside, "beside")
+        for name, beside in self._beside.items():
+            check_like(state["beside"][name], self._in_row(beside.vectors), name)
+        Choices().load(_kernels_of(state))
+        return list(counts)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over topology and companions; values come with the model's own state."""
-        self._seed, self._has_fresh_signs = state["seed"], False
-        self.packs[0].choices.load(state["kernels"])
+        """Values come with the model's own state."""
+        counts = list(state["counts"])
+        self.packs[0].choices.load(_kernels_of(state))
+        positions = torch.split(state["positions"], counts)
         for pack, group in zip(self.packs, self._groups, strict=True):
-            given = [(self.layers[i], state["positions"][self.layers[i].name]) for i in group.layers]
-            pack.take([places_of_logical(layer, logical.to(pack.values.device).long()) for layer, logical in given])
-        self.companions = {
-            kind: [
-                torch.cat([parts[self.layers[i].name] for i in group.layers]).to(pack.values.device)
+            given = [(self.layers[i], positions[i].to(pack.values.device).long()) for i in group.layers]
+            pack.take([places_of_logical(layer, logical) for layer, logical in given])
+        for name, beside in self._beside.items():
+            parts = torch.split(state["beside"][name], counts)
+            beside.vectors = [
+                torch.cat([parts[i] for i in group.layers]).to(pack.values.device)
                 for pack, group in zip(self.packs, self._groups, strict=True)
             ]
-            for kind, parts in state["companions"].items()
-        }
 
     def copy(self, memo: dict[int, Any]) -> "PackedStorage":
         model, packs = copy.deepcopy((self.model, self.packs), memo)
-        return PackedStorage(model, packs, self._groups, self._seed)
+        return PackedStorage(model, packs, self._groups)
 
     def release(self, optimizer: Optimizer) -> None:
         """Put dense parameters back, with their state, 0 wherever nothing was stored."""
@@ -275,16 +332,29 @@ class PackedStorage:
             unpack(self.model, optimizer, pack, group)
 
 
-def _candidates(chunk: Chunk, slots: Sequence[Slot]) -> Candidates:
+def _candidates(chunk: Chunk, slots: Sequence[Slot]) -> tuple[Tensor, Sequence[int], Tensor]:
     """What the last backward pass found; refused if its gradients were not finite."""
     best = [slot.search.result(slot.places) for slot in slots]
     extremes = torch.stack([found.extreme.double() for found in best])
     check_finite(extremes, chunk.layers, [1] * len(slots), "gradients")
-    return Candidates(
-        torch.cat([found.places + offset for found, offset in zip(best, chunk.offsets, strict=False)]),
-        torch.cat([found.scores for found in best]),
-        [len(found.places) for found in best],
-    )
+    places = [found.places + offset for found, offset in zip(best, chunk.offsets, strict=False)]
+    return torch.cat(places), [len(found.places) for found in best], torch.cat([found.gradients for found in best])
+
+
+def _check_positions(layer: Layer, logical: Tensor) -> None:
+    """Refuse positions that are not inside a layer, or not in the order of its values."""
+    num_columns = layer.num_weights // layer.shape[0]
+    stored = logical % num_columns * layer.shape[0] + logical // num_columns
+    is_inside = int(logical.amin()) >= 0 and int(logical.amax()) < layer.num_weights
+    if not is_inside or not bool((stored[1:] > stored[:-1]).all()):
+        raise ValueError(f"the state's positions do not fit layer {layer.name}; is it from another model?")
+
+
+def _kernels_of(state: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return dict(state["kernels"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{DAMAGED}: its kernels are {state['kernels']!r}") from error
 
 
 def _per_layer(chunk: Chunk, places: Tensor) -> list[Tensor]:

@@ -1,0 +1,48 @@
+"""Dense storage as a value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from regrow.core.first_topology import largest_places, random_places
+from regrow.core.row import Chunk
+from regrow.methods.method import NEEDS, Method
+from regrow.storage.base import Chosen, Start
+from regrow.storage.dense.storage import DenseStorage
+from regrow.storage.optimizer_state import check_leaves_zeros_alone
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Weights stay where they are, with zeros, and a mask beside each tensor."""
+
+    name: ClassVar[str] = "dense"
+    offers: ClassVar[frozenset[str]] = frozenset(NEEDS) - {"dense_step"}
+    may_be_meta: ClassVar[bool] = False
+
+    def check(self, method: Method, how: str | Mapping[str, Tensor]) -> None:
+        """Any method, and any beginning."""
+
+    def fit(self, model: nn.Module, chosen: Chosen) -> Chosen:
+        return chosen
+
+    def build(self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start) -> DenseStorage:
+        parameters = [parameter for _, parameter in chosen]
+        check_leaves_zeros_alone(optimizer, parameters)
+        storage = DenseStorage([layer for layer, _ in chosen], parameters)
+        if isinstance(start.how, Mapping):
+            storage.set_masks([start.how[layer.name] for layer in storage.layers])
+        elif list(start.counts) != storage.count():
+            storage.set_active([_first_places(chunk, storage, start) for chunk in storage.chunks])
+        storage.zero_inactive(optimizer)
+        return storage
+
+
+def _first_places(chunk: Chunk, storage: DenseStorage, start: Start) -> Tensor:
+    counts = chunk.of(start.counts)
+    if start.how == "magnitude":
+        return largest_places(chunk, counts, chunk.of(storage.weights))
+    return random_places(chunk, counts, start.seed)

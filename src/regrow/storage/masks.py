@@ -1,0 +1,26 @@
+"""Masks that people hand in: what makes them fit."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from regrow.core.units import Layer
+
+
+def check_masks(masks: Mapping[str, Tensor], layers: Sequence[Layer]) -> None:
+    """Refuse masks that do not fit the layers one to one, unit by unit, with something active in each."""
+    names = {layer.name for layer in layers}
+    if set(masks) != names:
+        missing, extra = sorted(names - set(masks)), sorted(set(masks) - names)
+        raise ValueError(
+            f"masks and sparse layers differ (missing: {missing[:5]}, unknown: {extra[:5]}); give one for each layer"
+        )
+    for layer in layers:
+        mask = masks[layer.name]
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != layer.shape:
+            raise ValueError(f"the mask of {layer.name} must be a bool tensor of shape {layer.shape}")
+        if not bool(mask.any()):
+            raise ValueError(f"the mask of {layer.name} is empty; leave at least one unit active in each layer")
+        if not layer.cuts_no_unit(mask):
+            raise ValueError(f"the mask of {layer.name} cuts through units; make it constant within each of them")
