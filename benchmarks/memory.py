@@ -26,7 +26,7 @@ from benchmarks.measure import peak_allocated_bytes, table
 from benchmarks.step import SETTINGS
 from regrow.lab.models import NAMES, build, sparse_layers
 from regrow.storage.optimizer_state import state_like
-from regrow.storage.packed.build import Kernels
+from regrow.storage.packed.kind import Kernels
 from regrow.storage.packed.storage import PackedStorage
 
 SPARSITIES = (0.8, 0.9, 0.95, 0.99)
@@ -52,7 +52,7 @@ class Held:
 
 def held_by(sparse: regrow.Sparsifier, optimizer: Optimizer) -> Held:
     """What the sparse layers of a network in training hold, after a backward pass."""
-    storage = sparse._storage
+    storage = sparse.storage
     if isinstance(storage, PackedStorage):
         indices = sum(slot.places.num_bytes for slot in storage.slots)
     else:
@@ -130,8 +130,7 @@ def measure(
         training.optimizer,
         regrow.DSR(sparsity=sparsity, period=10**9),
         layers=training.names,
-        storage=storage,
-        kernels=kernels,
+        storage=regrow.Packed(kernels=kernels) if storage == "packed" else storage,
     )
     peak = training.peak()
     held = held_by(sparse, training.optimizer)

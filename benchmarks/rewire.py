@@ -48,7 +48,7 @@ class Bench:
             with torch.no_grad():
                 for parameter, mask in zip(model, sparse.masks().values(), strict=True):
                     torch.mul(parameter.normal_(), mask, out=parameter)
-                    if method.walks:  # nearly all on the side their sign says
+                    if method.rewires_every_step:  # nearly all on the side their sign says
                         parameter.copy_(_with_few_crossed(parameter, sparse, mask))
                     parameter.grad = torch.randn_like(parameter)
                     momentum = torch.randn_like(parameter).mul_(mask)
@@ -72,8 +72,8 @@ class Bench:
 
 def _with_few_crossed(parameter: torch.Tensor, sparse: regrow.Sparsifier, mask: torch.Tensor) -> torch.Tensor:
     """Values of which about half a percent are on the wrong side of zero."""
-    index = [id(p) for p in sparse._storage.parameters].index(id(parameter))
-    sign = torch.where(sparse._storage.companions["signs"][index], 1.0, -1.0)
+    index = [id(p) for p in sparse.storage.parameters].index(id(parameter))
+    sign = torch.where(sparse.storage.beside("sign")[index], 1.0, -1.0)
     crossed = torch.rand_like(parameter) < 0.005
     return parameter.abs() * sign * torch.where(crossed, -1.0, 1.0) * mask
 

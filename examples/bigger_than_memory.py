@@ -49,7 +49,7 @@ with torch.device("meta"):
 optimizer = torch.optim.SGD(model.parameters(), lr=3.0, momentum=0.9)
 schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.01, arguments.steps)
 method = regrow.DSR(sparsity=sparsity, prune=0.02, threshold=0.025, period=40, distribution="er")
-sparse = regrow.attach(model, optimizer, method, storage="packed", init=draw, seed=0)
+sparse = regrow.attach(model, optimizer, method, storage=regrow.Packed(init=draw), seed=0)
 num_positions = sum(layer.shape[0] * layer.shape[1] for layer in sparse.layers)
 print(sparse.summary())
 

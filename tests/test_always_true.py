@@ -24,8 +24,7 @@ OPTIMIZERS = {
 
 
 def can_be_packed(method):
-    needs_all_places = not method.keeps_budget or method.shares_values or method.gradient_memory
-    return method.granularity == "weight" and not needs_all_places
+    return method.storage is None and method.granularity == "weight" and method.needs <= regrow.Packed.offers
 
 
 @st.composite
@@ -105,13 +104,13 @@ def test_budget_zeros_and_clean_growth_after_every_step(network, method, optimiz
         trainer.zero_grad()
         check_invariants(network, trainer, sparse)
         record = next((r for r in sparse.history if r.step == step), None)
-        if record and not method.walks:
+        if record and not method.rewires_every_step:
             _check_record(sparse, network, trainer, before, record)
 
 
 def _check_record(sparse, network, trainer, before, record):
-    dense = sparse._storage.dense_tensors(trainer)
-    sizes = {layer.name: layer.unit_size for layer in sparse._storage.layers}
+    dense = sparse.storage.dense_tensors(trainer)
+    sizes = {layer.name: layer.unit_size for layer in sparse.storage.layers}
     for name, mask in sparse.masks().items():
         came, went = mask & ~before[name], before[name] & ~mask
         assert int(went.sum()) == record.pruned[name] * sizes[name], "a just-pruned unit returned"
@@ -165,7 +164,7 @@ def test_nan_makes_a_rewiring_raise_with_nothing_changed(name):
     cls = regrow.METHODS[name]
     if not cls.rewires:
         pytest.skip("never rewires")
-    method = cls(sparsity=0.5) if cls.walks else cls(sparsity=0.5, period=2, until=9)
+    method = cls(sparsity=0.5) if cls.rewires_every_step else cls(sparsity=0.5, period=2, until=9)
     network = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
     sparse = regrow.attach(network, optimizer, method)
@@ -174,7 +173,7 @@ def test_nan_makes_a_rewiring_raise_with_nothing_changed(name):
         network[1].weight[tuple(active)] = math.nan
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    if not cls.walks:
+    if not cls.rewires_every_step:
         optimizer.step()
     before = copy.deepcopy(sparse.state_dict())
     with pytest.raises(ValueError, match=r"1\.weight"):

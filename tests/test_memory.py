@@ -1,5 +1,7 @@
 """What packed training holds in memory, and that nothing of the size of all positions ever exists."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -60,10 +62,35 @@ def test_nothing_of_the_size_of_all_positions_ever_exists(method):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         rewired = {} if method is regrow.Static else {"period": 1}
         chosen = method(sparsity=0.999, **rewired)
-        sparse = regrow.attach(model, optimizer, chosen, storage="packed", kernels="sparse")
+        sparse = regrow.attach(model, optimizer, chosen, storage=regrow.Packed(kernels="sparse"))
         for _ in range(3):
             model(torch.randn(4, 4000)).square().mean().backward()
             optimizer.step()
         assert sparse.active == 16_008
 
     assert peak_allocated_bytes(work, CPU) < 4000 * 4000 / 8
+
+
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+@pytest.mark.parametrize("name", sorted(regrow.METHODS))
+def test_a_rewiring_leaves_no_tensor_for_the_garbage_collector(name, storage):
+    """A cycle of references would keep the evidence of one rewiring beside that of the next."""
+    cls = regrow.METHODS[name]
+    if storage == "packed" and (cls.storage or not cls.needs <= regrow.Packed.offers):
+        pytest.skip("packed storage refuses it")
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    sparse = regrow.attach(model, optimizer, cls(sparsity=0.8, period=1), storage=storage)
+    counts = []
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(6):
+            model(torch.randn(8, 20)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            counts.append(sum(type(thing) is torch.Tensor for thing in gc.get_objects()))
+    finally:
+        gc.enable()
+    assert sparse.num_steps == 6
+    assert max(counts[3:]) <= max(counts[:3]), counts

@@ -27,8 +27,8 @@ from regrow.storage.packed import Packed
 
 __all__ = [
     "DSR",
-    "METHODS",
     "MEST",
+    "METHODS",
     "SET",
     "SNFS",
     "Block",
@@ -43,11 +43,11 @@ __all__ = [
     "RigL",
     "Sparsifier",
     "Static",
+    "__version__",
     "attach",
     "describe",
     "export",
     "export_onnx",
-    "__version__",
     "load",
     "load_tensors",
     "save",

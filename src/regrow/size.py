@@ -39,14 +39,14 @@ class Size:
 
 def training_bytes(sparse: Sparsifier) -> int:
     """What the sparse layers take while they train: values, gradient, optimizer state, and what says where they are."""
-    parameters = sparse._storage.parameters
-    state = sum(tensor.nbytes for p in parameters for tensor in state_like(sparse._optimizer, p))
-    return 2 * sum(p.nbytes for p in parameters) + state + sparse._storage.index_bytes
+    parameters = sparse.storage.parameters
+    state = sum(tensor.nbytes for p in parameters for tensor in state_like(sparse.optimizer, p))
+    return 2 * sum(p.nbytes for p in parameters) + state + sparse.storage.index_bytes
 
 
 def largest_unit(sparse: Sparsifier) -> int:
     """How many weights are pruned or grown as one, at most; a budget of coarser units is met but for less than that."""
-    return max(layer.unit_size for layer in sparse._storage.layers)
+    return max(layer.unit_size for layer in sparse.storage.layers)
 
 
 def size_of(model: nn.Module, masks: Mapping[str, Tensor]) -> Size:

@@ -17,6 +17,7 @@ from regrow.methods.method import Method
 from regrow.size import largest_unit
 from regrow.sparsifier.attach import attach
 from regrow.sparsifier.sparsifier import Sparsifier
+from regrow.storage.base import Rewirable, StorageKind
 
 _NUM_STEPS = 16
 _LAST_REWIRING = 12
@@ -29,7 +30,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 }
 
 
-def check_method(method: Method, *, device: str | torch.device = "cpu", storage: str = "dense") -> None:
+def check_method(method: Method, *, device: str | torch.device = "cpu", storage: str | StorageKind = "dense") -> None:
     """Train a small network with the method, sped up to rewire often, and assert every promise."""
     fast = _hasten(method)
     for optimizer in OPTIMIZERS.values():
@@ -57,7 +58,7 @@ class Trial:
         optimizer: Callable[[Any], Optimizer],
         device: str | torch.device = "cpu",
         seed: int = 3,
-        storage: str = "dense",
+        storage: str | StorageKind = "dense",
     ) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -93,7 +94,7 @@ def check_invariants(model: nn.Module, optimizer: Optimizer, sparse: Sparsifier)
     """What is true after every step: the budget, and zeros wherever a weight is inactive."""
     masks = sparse.masks()
     if sparse.method.storage == "hashed":
-        held = [parameter.numel() for parameter in sparse._storage.parameters]
+        held = [parameter.numel() for parameter in sparse.storage.parameters]
     else:
         held = [int(mask.sum()) for mask in masks.values()]
     assert held == [layer.active for layer in sparse.layers], "active must count the masks or the shared values"
@@ -101,7 +102,7 @@ def check_invariants(model: nn.Module, optimizer: Optimizer, sparse: Sparsifier)
     assert sparse.budget - largest_unit(sparse) < sparse.active <= sparse.budget, (
         f"{sparse.active} weights are active under a budget of {sparse.budget}"
     )
-    dense = sparse._storage.dense_tensors(optimizer)
+    dense = _dense_tensors(sparse, optimizer)
     for name, mask in masks.items():
         assert bool(mask.any()), f"{name} went empty"
         for tensor in dense[name]:
@@ -133,9 +134,9 @@ def check_training(trial: Trained, num_steps: int) -> None:
 
 
 def _check_rewiring(trial: Trained, before: dict[str, Tensor], records: dict[str, tuple[int, int]]) -> None:
-    dense = trial.sparse._storage.dense_tensors(trial.optimizer)
+    dense = _dense_tensors(trial.sparse, trial.optimizer)
     after, now = trial.sparse.masks(), _totals(trial.sparse)
-    sizes = {layer.name: layer.unit_size for layer in trial.sparse._storage.layers}
+    sizes = {layer.name: layer.unit_size for layer in trial.sparse.storage.layers}
     for name, mask in after.items():
         came, went = mask & ~before[name], before[name] & ~mask
         for tensor in dense[name]:
@@ -145,6 +146,10 @@ def _check_rewiring(trial: Trained, before: dict[str, Tensor], records: dict[str
         assert told == seen, (
             f"{name}: (pruned, grown) was {seen}, the history says {told}; did something return at once?"
         )
+
+
+def _dense_tensors(sparse: Sparsifier, optimizer: Optimizer) -> dict[str, list[Tensor]]:
+    return sparse.storage.dense_tensors(optimizer) if isinstance(sparse.storage, Rewirable) else {}
 
 
 def _totals(sparse: Sparsifier) -> dict[str, tuple[int, int]]:
@@ -157,7 +162,7 @@ def _totals(sparse: Sparsifier) -> dict[str, tuple[int, int]]:
     }
 
 
-def _check_resume(method: Method, device: str | torch.device, storage: str) -> None:
+def _check_resume(method: Method, device: str | torch.device, storage: str | StorageKind) -> None:
     optimizer = OPTIMIZERS["SGD with Nesterov momentum"]
     whole, first = (Trial(method, optimizer, device, storage=storage) for _ in range(2))
     for _ in range(_NUM_STEPS):
@@ -184,7 +189,7 @@ def _same(one: Trial, other: Trial) -> bool:
     )
 
 
-def _check_detach(method: Method, device: str | torch.device, storage: str) -> None:
+def _check_detach(method: Method, device: str | torch.device, storage: str | StorageKind) -> None:
     trial = Trial(method, OPTIMIZERS["AdamW"], device, storage=storage)
     trial.step()
     masks = trial.sparse.masks()

@@ -43,7 +43,7 @@ def refused(path: Path, message: str = "") -> None:
             regrow.load(path, model)
         assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     with pytest.raises(ValueError, match=rf"m\.safetensors.*{message}"):
-        regrow.load_state_dict(path)
+        regrow.load_tensors(path)
 
 
 def refused_unread(path: Path, message: str = "") -> None:
@@ -248,6 +248,6 @@ def test_any_bytes_changed_are_a_value_error_or_another_model(tmp_path_factory, 
             st.integers(0, 255)
         )
     path.write_bytes(content)
-    for read in (regrow.describe, regrow.load_state_dict):
+    for read in (regrow.describe, regrow.load_tensors):
         with suppress(ValueError):
             read(path)

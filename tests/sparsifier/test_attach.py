@@ -178,12 +178,12 @@ def test_the_trio_is_copied_together_in_any_order():
         copy.deepcopy((model, optimizer, sparse)),
         copy.deepcopy((sparse, optimizer, model))[::-1],
     ):
-        assert third._optimizer is second
-        assert third._storage.parameters[0] is first[0].weight
-        before = sparse.step
+        assert third.optimizer is second
+        assert third.storage.parameters[0] is first[0].weight
+        before = sparse.num_steps
         train(first, second)
-        assert third.step == before + 1
-        assert sparse.step == before, "the original does not move"
+        assert third.num_steps == before + 1
+        assert sparse.num_steps == before, "the original does not move"
 
 
 def test_optimizer_state_from_before_is_cleared_where_weights_are_inactive():

@@ -94,7 +94,7 @@ def test_gpu_and_cpu_start_from_the_same_topology_and_grow_the_same_random_place
 @pytest.mark.parametrize("name", list(regrow.METHODS))
 def test_a_captured_step_trains_like_an_eager_one(name):
     cls = regrow.METHODS[name]
-    method = cls(sparsity=0.8) if cls.walks else cls(sparsity=0.8, period=3, until=100)
+    method = cls(sparsity=0.8) if cls.rewires_every_step else cls(sparsity=0.8, period=3, until=100)
     model = small_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     images, labels = a_batch()
@@ -114,14 +114,14 @@ def test_a_captured_step_trains_like_an_eager_one(name):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    assert sparse.step == 2, "capturing counts no step"
+    assert sparse.num_steps == 2, "capturing counts no step"
     for _ in range(13):
         graph.replay()
         sparse.advance()
         nn.functional.cross_entropy(eager_model(images), labels).backward()
         eager_optimizer.step()
         eager_optimizer.zero_grad()
-    assert sparse.step == eager_sparse.step == 15
+    assert sparse.num_steps == eager_sparse.num_steps == 15
     for layer, mask in sparse.masks().items():
         assert torch.equal(mask, eager_sparse.masks()[layer])
     for ours, theirs in zip(model.parameters(), eager_model.parameters(), strict=True):
@@ -136,7 +136,7 @@ def test_deepr_alone_on_the_gpu_rewires_like_the_host(sparsity, temperature, mem
     results = []
     for is_alone in (True, False):
         if not is_alone:
-            monkeypatch.setattr(DenseStorage, "make_walk", lambda self, last: None)
+            monkeypatch.setattr(DenseStorage, "in_one_piece", lambda self: None)
         model = small_network(memory_format)
         optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1, device=DEVICE), momentum=0.9)
         sparse = regrow.attach(model, optimizer, method, seed=3)
@@ -187,7 +187,7 @@ def test_steps_that_a_grad_scaler_skips_do_not_count(fused):
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-    assert sparse.step == 3
+    assert sparse.num_steps == 3
     assert [record.step for record in sparse.history] == [2]
     assert sparse.active == sparse.budget == sum(int(mask.sum()) for mask in sparse.masks().values())
 

@@ -24,7 +24,7 @@ def train_on_rank(rank: int, folder: str, name: str, storage: str) -> None:
     model = DistributedDataParallel(inner) if storage == "dense" else inner
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     cls = regrow.METHODS[name]
-    method = cls(sparsity=0.8) if cls.walks else cls(sparsity=0.8, period=1)
+    method = cls(sparsity=0.8) if cls.rewires_every_step else cls(sparsity=0.8, period=1)
     calls_to_collectives = count_collectives()
     sparse = regrow.attach(model, optimizer, method, storage=storage)
     if storage == "packed":
@@ -39,7 +39,7 @@ def train_on_rank(rank: int, folder: str, name: str, storage: str) -> None:
         per_step.append(len(calls_to_collectives) - before)
     assert set(per_step) == {0}, "regrow itself exchanges nothing"
     assert sparse.active == sparse.budget
-    state = [model.module.state_dict(), sparse.masks(), sparse.step, sum(r.step > 0 for r in sparse.history)]
+    state = [model.module.state_dict(), sparse.masks(), sparse.num_steps, sum(r.step > 0 for r in sparse.history)]
     torch.save(state, f"{folder}/rank{rank}")
     del model, inner, optimizer, sparse
     gc.collect()  # a DDP model that Python is left to clear away at its end makes torch 2.13 abort now and then

@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 name, granularity, optimizer, first, last, load, save = sys.argv[1:]
 cls = regrow.METHODS[name]
 options = {"sparsity": 0.8, "granularity": granularity}
-if not cls.walks:
+if not cls.rewires_every_step:
     options |= {"period": 3, "until": 18}
 trial = Trial(cls(**options), OPTIMIZERS[optimizer], seed=int(first))  # another seed where a state is loaded
 if load != "-":

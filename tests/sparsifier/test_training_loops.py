@@ -58,7 +58,7 @@ def test_gradient_accumulation_rewires_by_the_whole_gradient(method):
         for loop in (whole, parts):
             loop.optimizer.step()
             loop.optimizer.zero_grad()
-    assert parts.sparse.step == 4
+    assert parts.sparse.num_steps == 4
     assert parts.same_as(whole, rtol=1e-3, atol=1e-5)
 
 
@@ -91,7 +91,7 @@ def test_learning_rate_schedulers_before_or_after(before):
     for _ in range(4):
         loop.train(1)
         schedulers[0].step()
-    assert loop.sparse.step == 4
+    assert loop.sparse.num_steps == 4
     assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3)
 
 
@@ -104,7 +104,7 @@ def test_steps_a_grad_scaler_skips_do_not_count():
         scaler.step(loop.optimizer)
         scaler.update()
         loop.optimizer.zero_grad()
-    assert loop.sparse.step == 2
+    assert loop.sparse.num_steps == 2
     assert [record.step for record in loop.sparse.history] == [2]
 
 
@@ -148,10 +148,10 @@ def test_channels_last_before_or_after_attaching(when, granularity):
     loop.sparse.mask_gradients()
     assert all(torch.equal(mask, masks[name]) for name, mask in loop.sparse.masks().items())
     strides = {
-        layer.name: p.stride() for layer, p in zip(loop.sparse.layers, loop.sparse._storage.parameters, strict=True)
+        layer.name: p.stride() for layer, p in zip(loop.sparse.layers, loop.sparse.storage.parameters, strict=True)
     }
     if granularity == "weight":
-        for layer, mask in zip(loop.sparse.layers, loop.sparse._storage.masks, strict=True):
+        for layer, mask in zip(loop.sparse.layers, loop.sparse.storage._masks, strict=True):
             assert mask.stride() == strides[layer.name], "masks lie in memory like their weights"
     for _ in range(4):
         loop.train(1)
@@ -193,7 +193,7 @@ def test_tied_weights_are_pruned_once():
 @pytest.mark.parametrize("name", sorted(regrow.METHODS))
 def test_compiling_the_model_breaks_no_graph_and_recompiles_nothing(name):
     cls = regrow.METHODS[name]
-    method = cls(sparsity=0.8) if cls.walks else cls(sparsity=0.8, period=2, until=8)
+    method = cls(sparsity=0.8) if cls.rewires_every_step else cls(sparsity=0.8, period=2, until=8)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     loop = Loop(method)
@@ -206,7 +206,7 @@ def test_compiling_the_model_breaks_no_graph_and_recompiles_nothing(name):
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
     assert not counters["recompiles"]
-    assert loop.sparse.step == 6
+    assert loop.sparse.num_steps == 6
     assert Loop(method).train(6).same_as(loop, rtol=1e-4, atol=1e-5)
 
 

@@ -19,7 +19,7 @@ def test_a_loop_without_hooks_counts_by_advance():
             _sgd_by_hand(manual)
         manual.optimizer.zero_grad()
         manual.sparse.advance()
-    assert manual.sparse.step == hooked.sparse.step
+    assert manual.sparse.num_steps == hooked.sparse.num_steps
     assert manual.same_as(hooked)
 
 
@@ -45,11 +45,11 @@ def test_an_optimizer_that_calls_its_parents_step_is_counted_once():
             return super().step(fn)
 
     loop = Loop(RIGL, lambda parameters: Verbose(parameters, lr=0.1, momentum=0.9, weight_decay=1e-3)).train(6)
-    assert loop.sparse.step == 6
+    assert loop.sparse.num_steps == 6
     assert [record.step for record in loop.sparse.history] == [2, 4, 6]
     assert loop.same_as(Loop(RIGL).train(6), **EXACT)
     loop.optimizer.step(lambda: loop.backward())
-    assert loop.sparse.step == 7
+    assert loop.sparse.num_steps == 7
 
 
 def test_a_step_that_failed_does_not_stop_the_counting():
@@ -61,7 +61,7 @@ def test_a_step_that_failed_does_not_stop_the_counting():
     with pytest.raises(KeyError):
         loop.optimizer.step(fail)
     loop.train(2)
-    assert loop.sparse.step == 2
+    assert loop.sparse.num_steps == 2
 
 
 def test_a_gradient_with_a_graph_of_its_own_is_masked():
@@ -88,7 +88,7 @@ def test_clipping_under_a_grad_scaler_leaves_no_trace_of_skipped_steps(method):
         scaler.step(scaled.optimizer)
         scaler.update()
         scaled.optimizer.zero_grad()
-    assert scaled.sparse.step == 4
+    assert scaled.sparse.num_steps == 4
     assert scaled.same_as(plain, rtol=1e-4, atol=1e-6)
 
 
@@ -123,7 +123,7 @@ def test_detaching_in_a_callback_is_safe_beside_other_hooks():
     loop.optimizer.register_step_post_hook(lambda *_: seen.append(1))
     loop.train(2)
     assert len(seen) == 2
-    assert loop.sparse.step == 1
+    assert loop.sparse.num_steps == 1
 
 
 def test_state_that_begins_with_a_constant_is_cleared_where_weights_are_inactive():

@@ -104,9 +104,9 @@ class Part(ABC):
     def largest_free(self, counts: Sequence[int], score: Rule, among: Tensor | None) -> Tensor:
         """The free places of each layer with the largest scores, of some or of all."""
 
-    @cached_property
+    @property
     def units(self) -> OfChunk:
-        """The active units."""
+        """The active units. Not kept: a cycle of references would outlive the rewiring."""
         return OfChunk(self.chunk, self.of_active, lambda: self.places)
 
     @cached_property

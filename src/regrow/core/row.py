@@ -58,7 +58,7 @@ class Chunk:
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """A flat tensor over this chunk as one view per layer."""
-        return list(torch.split(flat, self.sizes))
+        return list(torch.split(flat, list(self.sizes)))
 
     def of(self, per_layer: Sequence[T]) -> Sequence[T]:
         """This chunk's part of a list with one entry for every layer of the row."""

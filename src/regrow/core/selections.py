@@ -282,7 +282,5 @@ def _exact_mean(values: Tensor) -> float:
     sums = values.new_zeros(2, int(exponent.amax()) - low + 1)
     for row, bits in zip(sums, (high_bits, low_bits), strict=True):
         row.index_add_(0, (exponent - low).long(), bits)
-    total = sum(
-        (int(high) * 2**27 + int(bits)) << shift for shift, (high, bits) in enumerate(sums.T.tolist())
-    )
+    total = sum((int(high) * 2**27 + int(bits)) << shift for shift, (high, bits) in enumerate(sums.T.tolist()))
     return float(Fraction(total) * Fraction(2) ** (low - 53) / len(values))

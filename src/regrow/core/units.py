@@ -85,7 +85,7 @@ class Layer:
         if self.is_fine:
             return tensor.permute(self.unit_dims)
         for dim in reversed(range(tensor.ndim)):
-            tensor = tensor.unflatten(dim, (-1, self.unit_shape[dim]))
+            tensor = torch.unflatten(tensor, dim, (-1, self.unit_shape[dim]))
         return tensor.permute([2 * dim for dim in self.unit_dims] + [2 * dim + 1 for dim in range(len(self.shape))])
 
     def flatten(self, tensor: Tensor) -> Tensor:
@@ -123,14 +123,11 @@ class Layer:
     def put(self, tensor: Tensor, units: Tensor, value: float | Tensor) -> None:
         """Set the given units of a tensor of this layer's shape, in place."""
         grid = self.by_unit(tensor)
-        if self.is_fine and grid.is_contiguous():
-            tensor, at = grid.view(-1), (units,)
-            if not isinstance(value, Tensor):
-                tensor.index_fill_(0, units, value)  # several times faster on a CPU
-                return
+        if self.is_fine and grid.is_contiguous():  # several times faster on a CPU
+            flat = grid.view(-1)
+            flat.index_copy_(0, units, value) if isinstance(value, Tensor) else flat.index_fill_(0, units, value)
         else:
-            tensor, at = grid, torch.unravel_index(units, self.grid)
-        tensor[at] = value
+            grid[torch.unravel_index(units, self.grid)] = value
 
     def index(self, units: Tensor, dim: int) -> Tensor:
         """Where some units lie along a dimension of the tensor, counted in units."""

@@ -110,6 +110,6 @@ def _fill(pack: Pack, parts: Mapping[int, Part]) -> None:
     pack.expect(None)
     pack.take(places)
     for sparse in sparsifiers_of([pack.values]):
-        for tensor in state_like(sparse._optimizer, pack.values):
+        for tensor in state_like(sparse.optimizer, pack.values):
             tensor.zero_()
         sparse.reload()

@@ -20,7 +20,7 @@ from regrow.lab.start import Beginning
 from regrow.size import largest_unit
 
 # Kernels chosen by timing them would not give the same bits twice.
-_STORAGES = {"dense": "dense", "packed": regrow.Packed(kernels="sparse")}
+_STORAGES: dict[str, str | regrow.Packed] = {"dense": "dense", "packed": regrow.Packed(kernels="sparse")}
 
 STATE_FORMAT = 1
 

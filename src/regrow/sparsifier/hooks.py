@@ -87,4 +87,3 @@ class StepHooks:
         """Fused optimizers run their hooks also in a step that a GradScaler has them skip."""
         found_inf = getattr(self._optimizer, "found_inf", None)
         return found_inf is not None and bool(found_inf > 0)
-

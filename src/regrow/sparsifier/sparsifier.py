@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from regrow.core import random
 from regrow.core.rewire import plan
 from regrow.core.tally import Tally
 from regrow.methods.method import Method
@@ -56,6 +55,16 @@ class Sparsifier:
         self._expect_growth()
 
     # What it knows
+
+    @property
+    def storage(self) -> Storage:
+        """Where the weights are."""
+        return self._storage
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """What trains them."""
+        return self._optimizer
 
     @property
     def num_steps(self) -> int:
@@ -184,8 +193,8 @@ class Sparsifier:
 
     def _record(self, step: int, pruned: Sequence[int], grown: Sequence[int]) -> Rewiring:
         names = [layer.name for layer in self._storage.layers]
-        counts = (dict(zip(names, own, strict=True)) for own in (pruned, grown))
-        return Rewiring(step, *counts, self._memory.get("threshold"))
+        lost, got = (dict(zip(names, counts, strict=True)) for counts in (pruned, grown))
+        return Rewiring(step, lost, got, self._memory.get("threshold"))
 
     def _rewire(self, step: int) -> Rewiring:
         assert self._rewirable is not None  # only its methods are ever due

@@ -13,7 +13,22 @@ from regrow.storage.base import DAMAGED, Storage
 
 VERSION = 2
 KEYS = frozenset(
-    "version regrow method settings granularity layers seed step target budget goal memory history totals".split()
+    [
+        "version",
+        "regrow",
+        "method",
+        "settings",
+        "granularity",
+        "layers",
+        "seed",
+        "step",
+        "target",
+        "budget",
+        "goal",
+        "memory",
+        "history",
+        "totals",
+    ]
 )
 """What a state says whatever the storage is."""
 
@@ -71,7 +86,9 @@ def _check_same(state: Mapping[str, Any], method: Method) -> None:
     if state["method"] != name:
         raise ValueError(f"the state is of {state['method']}, this sparsifier runs {name}; attach with the same method")
     if state["granularity"] != granularity:
-        raise ValueError(f"the state has granularity {state['granularity']!r}, the method {granularity!r}; use the same")
+        raise ValueError(
+            f"the state has granularity {state['granularity']!r}, the method {granularity!r}; use the same"
+        )
 
 
 def _check_layers(state: Mapping[str, Any], storage: Storage) -> None:

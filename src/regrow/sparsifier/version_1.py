@@ -11,7 +11,7 @@ from torch import Tensor
 from regrow.sparsifier.history import MOST_RECORDS, Rewiring
 from regrow.storage.base import DAMAGED, Storage
 
-_KEYS = frozenset("seed step budget goal memory masks companions history".split())
+_KEYS = frozenset(["seed", "step", "budget", "goal", "memory", "masks", "companions", "history"])
 _NAMES = {"signs": "sign", "mean gradient": "mean_gradient"}
 
 

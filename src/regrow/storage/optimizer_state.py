@@ -2,6 +2,7 @@
 
 import copy
 from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,7 @@ def put_in_place(optimizer: Optimizer, old: Tensor, new: Tensor, state: Constant
         optimizer.state[new] = state.spread(new)
 
 
-def check_leaves_zeros_alone(optimizer: Optimizer, parameters: list[Tensor]) -> None:
+def check_leaves_zeros_alone(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
     """Refuse an optimizer under which a weight, gradient and state of 0 do not stay 0, by trying it on a toy.
 
     One trial for each parameter group that holds any of the parameters, with its settings, dtype and device.

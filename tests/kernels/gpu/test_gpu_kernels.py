@@ -7,8 +7,7 @@ import torch
 
 from regrow.core import random
 from regrow.core.row import cut_into_chunks
-from regrow.core.rules import grow
-from regrow.core.selections import k_smallest_each
+from regrow.core.selections import _first_free, k_smallest_each
 from regrow.core.units import cut
 from regrow.kernels.gpu import compare as comparing
 from regrow.kernels.gpu import draw as drawing
@@ -123,7 +122,7 @@ def test_the_first_free_places_are_those_that_the_cpu_finds(share, density):
     wanted = [int(share * n) for n in free]
     found = drawing.first_free(chunk, wanted, active, key=77)
     on_cpu = replace(chunk, device=torch.device("cpu"))
-    assert torch.equal(found.cpu(), grow._first_free(on_cpu, wanted, free, active.cpu(), 77))
+    assert torch.equal(found.cpu(), _first_free(on_cpu, wanted, free, active.cpu(), 77))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

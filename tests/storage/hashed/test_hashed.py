@@ -26,7 +26,7 @@ def attached(method=None, make_optimizer=sgd, **options):
 def test_seeds_and_layers_hash_differently():
     model, _, sparse = attached(seed=0)
     other, _, _ = attached(seed=1)
-    keys = [sharing.key for sharing in sparse._storage._sharings]
+    keys = [sharing.key for sharing in sparse.storage._sharings]
     assert len(set(keys)) == 2
     assert not torch.equal(model[0].weight, other[0].weight)
 
@@ -56,7 +56,7 @@ def test_parameter_gradient_and_optimizer_state_have_budget_size():
     values = dict(model.named_parameters())["0.weight"]
     assert values.shape == values.grad.shape == optimizer.state[values]["exp_avg"].shape == (60,)
     assert model[0].weight.shape == (30, 20)
-    assert sparse.step == 1
+    assert sparse.num_steps == 1
 
 
 def test_names_stay_and_so_do_biases_and_norms():

@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import regrow
+from regrow.storage.packed import linear_norm
 
 
 def test_rigl_on_packed_storage_goes_by_the_last_backward_pass():
@@ -54,11 +55,11 @@ class Reused(nn.Module):
 @pytest.mark.parametrize("is_checkpointed", [None, True, False])
 def test_rigl_adds_up_the_gradients_of_all_uses_of_a_layer(kernels, is_checkpointed):
     masks, x = [], torch.randn(5, 12, generator=torch.Generator().manual_seed(1)).double()
-    for storage in ("dense", "packed"):
+    for storage in ("dense", regrow.Packed(kernels=kernels)):
         model = Reused()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         method = regrow.RigL(sparsity=0.5, period=1)
-        sparse = regrow.attach(model, optimizer, method, storage=storage, kernels=kernels)
+        sparse = regrow.attach(model, optimizer, method, storage=storage)
         for _ in range(4):
             with torch.no_grad():
                 model(x)
@@ -81,7 +82,7 @@ class Block(nn.Module):
         self.linear, self.norm = nn.Linear(12, 12).double(), nn.BatchNorm1d(12).double()
 
     def forward(self, x):
-        return regrow.linear_norm(self.linear, self.norm, x)
+        return linear_norm(self.linear, self.norm, x)
 
 
 @pytest.mark.parametrize("make", [Reused, Block])
@@ -89,9 +90,9 @@ def test_no_dense_gradient_outlives_a_backward_pass_that_goes_through_all_uses(m
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     method = regrow.RigL(sparsity=0.5, period=1)
-    sparse = regrow.attach(model, optimizer, method, storage="packed", kernels="sparse")
+    sparse = regrow.attach(model, optimizer, method, storage=regrow.Packed(kernels="sparse"))
     model(torch.randn(3, 12).double()).sin().sum().backward()
-    (pack,) = sparse._storage.packs
+    (pack,) = sparse.storage.packs
     assert all(search._part is None for search in pack.searches)
     assert all(search._found is not None for search in pack.searches)
 

@@ -17,7 +17,7 @@ from regrow.kernels.cpu.planes import Convolution
 def packed(model, method=None, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     method = method or regrow.Static(sparsity=0.5)
-    return regrow.attach(model, optimizer, method, storage="packed", kernels="sparse", **options)
+    return regrow.attach(model, optimizer, method, storage=regrow.Packed(kernels="sparse"), **options)
 
 
 def small_network():
@@ -115,13 +115,11 @@ def lower_the_budget(state):
 
 
 def fold_positions(state):
-    state["positions"] = {name: own.view(-1, 1) for name, own in state["positions"].items()}
+    state["positions"] = state["positions"].view(-1, 1)
 
 
 def fold_signs(state):
-    state["companions"] = {
-        kind: {name: own.view(-1, 1) for name, own in tensors.items()} for kind, tensors in state["companions"].items()
-    }
+    state["beside"] = {kind: own.view(-1, 1) for kind, own in state["beside"].items()}
 
 
 @pytest.mark.parametrize("spoil", [lower_the_budget, fold_positions, fold_signs])

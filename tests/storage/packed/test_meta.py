@@ -52,7 +52,7 @@ def test_values_can_be_drawn_otherwise():
 
     model = on_meta()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    regrow.attach(model, optimizer, regrow.Static(sparsity=0.9), storage="packed", init=draw)
+    regrow.attach(model, optimizer, regrow.Static(sparsity=0.9), storage=regrow.Packed(init=draw))
     assert asked == [("0.weight", (8, 3, 3, 3), 22), ("4.weight", (50, 128), 640)]
     assert (model.packed_values == 0.25).all()
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import regrow
 from regrow.kernels.cpu.norm import Block, Norm
 from regrow.kernels.cpu.pattern import make_pattern
+from regrow.storage.packed import linear_norm
 
 
 class Net(nn.Module):
@@ -25,7 +26,7 @@ class Net(nn.Module):
 
     def forward(self, x):
         if self.as_one:
-            return regrow.linear_norm(self.fc2, self.norm2, regrow.linear_norm(self.fc1, self.norm1, x, relu=True))
+            return linear_norm(self.fc2, self.norm2, linear_norm(self.fc1, self.norm1, x, relu=True))
         return self.norm2(self.fc2(F.relu(self.norm1(self.fc1(x)))))
 
 
@@ -39,7 +40,9 @@ def pair(method=None, dtype=torch.float64, **choices):
             nn.init.uniform_(model.norm1.bias, 0.1, 1)  # else rounding decides about units that nothing reaches
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         chosen = method or regrow.Static(sparsity=0.7)
-        found.append((model, optimizer, regrow.attach(model, optimizer, chosen, storage="packed", kernels="sparse")))
+        found.append(
+            (model, optimizer, regrow.attach(model, optimizer, chosen, storage=regrow.Packed(kernels="sparse")))
+        )
     return found
 
 
@@ -162,13 +165,13 @@ def test_large_layers_which_several_threads_share(num_threads, num_inputs, num_o
     torch.manual_seed(0)
     linear, norm = nn.Linear(num_inputs, num_outputs), nn.BatchNorm1d(num_outputs)
     optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
-    regrow.attach(linear, optimizer, regrow.Static(sparsity=0.5), storage="packed", kernels="sparse")
+    regrow.attach(linear, optimizer, regrow.Static(sparsity=0.5), storage=regrow.Packed(kernels="sparse"))
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:
         x, dy = torch.randn(512, num_inputs), torch.randn(512, num_outputs)
         found = []
-        for y in (lambda own: regrow.linear_norm(linear, norm, own), lambda own: norm(linear(own))):
+        for y in (lambda own: linear_norm(linear, norm, own), lambda own: norm(linear(own))):
             own = x.clone().requires_grad_()
             optimizer.zero_grad()
             norm.zero_grad()

@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 
 import regrow
 from regrow.storage.computed_weights import expanders_of
+from regrow.storage.packed import linear_norm
 from regrow.storage.packed.places import IndexedPlaces
 
 
@@ -23,7 +24,7 @@ class Net(nn.Module):
         self.as_one, self.fc, self.norm = as_one, nn.Linear(20, 33), nn.BatchNorm1d(33)
 
     def forward(self, x):
-        return regrow.linear_norm(self.fc, self.norm, x) if self.as_one else self.norm(self.fc(x))
+        return linear_norm(self.fc, self.norm, x) if self.as_one else self.norm(self.fc(x))
 
 
 class Twice(nn.Module):
@@ -39,7 +40,7 @@ def make(as_one, layers=None):
     nn.init.uniform_(model.norm.weight)
     nn.init.uniform_(model.norm.bias)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    regrow.attach(model, optimizer, regrow.Static(sparsity=0.7), storage="packed", kernels="sparse", layers=layers)
+    regrow.attach(model, optimizer, regrow.Static(sparsity=0.7), storage=regrow.Packed(kernels="sparse"), layers=layers)
     return model
 
 
@@ -162,7 +163,7 @@ def test_hooks_for_all_modules_are_called():
 def test_other_norms_are_what_they_say():
     model, x = make(True), torch.randn(9, 20)
     norm = nn.LayerNorm(33)
-    torch.testing.assert_close(regrow.linear_norm(model.fc, norm, x), norm(model.fc(x)))
+    torch.testing.assert_close(linear_norm(model.fc, norm, x), norm(model.fc(x)))
 
 
 def test_nothing_keeps_a_model_that_nobody_has():

@@ -37,9 +37,9 @@ def pair(layer, kernels, dtype=torch.float64, sparsity=0.6):
     torch.manual_seed(0)
     dense = layer().to(dtype)
     packed = copy.deepcopy(dense)
-    for model, storage in ((dense, "dense"), (packed, "packed")):
+    for model, storage in ((dense, "dense"), (packed, regrow.Packed(kernels=kernels))):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        regrow.attach(model, optimizer, regrow.Static(sparsity=sparsity), storage=storage, kernels=kernels)
+        regrow.attach(model, optimizer, regrow.Static(sparsity=sparsity), storage=storage)
     return dense, packed
 
 

@@ -53,7 +53,7 @@ def test_a_grad_scaler_that_skips_steps(name):
             scaler.step(run.optimizer)
             scaler.update()
             run.optimizer.zero_grad()
-        assert run.sparse.step == 7
+        assert run.sparse.num_steps == 7
     assert_same(*runs)
 
 

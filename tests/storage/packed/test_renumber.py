@@ -5,9 +5,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from regrow.core.first_topology import random_places, random_topology
-from regrow.core.row import Listed, cut_into_chunks, is_active
-from regrow.core.rules import grow
+from regrow.core import random, selections
+from regrow.core.first_topology import random_places
+from regrow.core.row import cut_into_chunks
+from regrow.core.selections import Listed, draw_free, is_active
 from regrow.core.units import Layer, cut
 from regrow.files.packed import bits_of, positions_in
 from regrow.storage.packed.growth import best_free
@@ -21,7 +22,7 @@ MATRIX = torch.tensor([[1.0, 0.0, 2.0], [0.0, 3.0, 4.0]])
 
 
 def layer_of(*shape, dims=None):
-    return Layer("weight", shape, dims or tuple(range(len(shape))))
+    return Layer("weight", shape, (1,) * len(shape), dims or tuple(range(len(shape))))
 
 
 def test_values_are_stored_by_column_then_by_row():
@@ -98,12 +99,15 @@ def test_lists_and_flags_draw_the_same_places(shapes, data):
     counts = [data.draw(st.integers(1, layer.num_units)) for layer in layers]
     seed = data.draw(st.integers(0, 99))
     (chunk,) = cut_into_chunks(layers, [CPU] * len(layers))
-    flags, listed = random_topology(chunk, counts, seed), random_places(chunk, counts, seed)
-    assert torch.equal(flags.nonzero().flatten(), listed)
+    nothing = torch.zeros(chunk.num_units, dtype=torch.bool)
+    listed = random_places(chunk, counts, seed)
+    drawn = draw_free(chunk, counts, chunk.sizes, nothing, random.key(seed, 0), {})
+    assert torch.equal(drawn.sort().values, listed)
+    flags = nothing.index_fill(0, listed, True)
     free = [layer.num_units - count for layer, count in zip(layers, counts, strict=True)]
     wanted = [data.draw(st.integers(0, room)) for room in free]
-    one = grow.at_random(chunk, wanted, free, flags, seed)
-    other = grow.at_random(chunk, wanted, free, Listed(listed), seed)
+    one = draw_free(chunk, wanted, free, flags, seed, {})
+    other = draw_free(chunk, wanted, free, Listed(listed), seed, {})
     assert torch.equal(one, other)
 
 
@@ -111,7 +115,7 @@ def test_drawing_in_tiles_is_drawing_at_once(monkeypatch):
     layer = layer_of(60, 50)
     (chunk,) = cut_into_chunks([layer], [CPU])
     at_once = random_places(chunk, [1500], seed=3)
-    monkeypatch.setattr(grow, "_TILE", 64)
+    monkeypatch.setattr(selections, "_TILE", 64)
     assert torch.equal(random_places(chunk, [1500], seed=3), at_once)
 
 
@@ -122,9 +126,9 @@ def test_the_best_free_places_are_found_part_by_part(num_parts):
     places, _ = places_of_units(layer_of(70, 30), torch.randperm(2100, generator=generator)[:200])
     free_scores = gradient.abs().flatten().index_fill(0, places.units(), -1)
     expected = free_scores.argsort(descending=True, stable=True)[:50].sort().values
-    found = best_free(places, gradient.flatten().chunk(num_parts), 50)
+    found = best_free(places, gradient.flatten().chunk(num_parts), 50, torch.abs)
     assert torch.equal(found.places, expected)
-    assert torch.equal(found.scores, free_scores[expected])
+    assert torch.equal(found.gradients, gradient.flatten()[expected])
 
 
 @given(dims=st.permutations([0, 1, 2, 3]), seed=st.integers(0, 99))
@@ -141,7 +145,7 @@ def test_both_kinds_of_places_say_the_same(dims, seed):
     assert torch.equal(indexed.stored(), pattern.stored())
     assert torch.equal(indexed.units(), pattern.units())
     assert torch.equal(indexed.logical(), pattern.logical())
-    for one, other in zip(indexed.in_row_order(), pattern.in_row_order(), strict=True):
+    for one, other in zip(indexed.by_unit(), pattern.by_unit(), strict=True):
         assert torch.equal(one, other)
     assert torch.equal(indexed.spread(values), pattern.spread(values))
     assert torch.equal(indexed.collect(dense), pattern.collect(dense))

@@ -174,7 +174,7 @@ def test_values_may_change_before_the_way_back_where_they_are_not_needed_again()
     for model in (nn.Linear(6, 4), nn.ConvTranspose1d(6, 4, 1)):
         x = torch.randn(2, 6, *[1] * (model.weight.ndim - 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        regrow.attach(model, optimizer, regrow.SET(sparsity=0.5, period=2), storage="packed", kernels="sparse")
+        regrow.attach(model, optimizer, regrow.SET(sparsity=0.5, period=2), storage=regrow.Packed(kernels="sparse"))
         for is_refused in (False, True):
             loss = model(x).sum()
             model.packed_values.grad = torch.ones_like(model.packed_values)

@@ -2,9 +2,9 @@
 
 from torch import Tensor, nn
 
-from regrow import linear_norm
 from regrow.lab.models.initialize import initialize
 from regrow.lab.models.widths import scaled
+from regrow.storage.packed import linear_norm
 
 
 class LeNet(nn.Module):

@@ -54,7 +54,9 @@ class DenseStorage:
         self._addresses = [weight.data_ptr() for weight in self.weights]
         self.chunks = cut_into_chunks(self.layers, [weight.device for weight in self.weights], self._chunk_units)
         self._active = [torch.ones(chunk.num_units, dtype=torch.bool, device=chunk.device) for chunk in self.chunks]
-        self._units = [view for chunk, active in zip(self.chunks, self._active, strict=True) for view in chunk.split(active)]
+        self._units = [
+            view for chunk, active in zip(self.chunks, self._active, strict=True) for view in chunk.split(active)
+        ]
         self._masks = [
             layer.unflatten(units) if layer.is_fine else torch.ones_like(weight, dtype=torch.bool)
             for layer, units, weight in zip(self.layers, self._units, self.weights, strict=True)
@@ -62,8 +64,7 @@ class DenseStorage:
         self._masks_of_chunk = [Masks(chunk.of(self._masks), chunk.device) for chunk in self.chunks]
         flat = [layer.flatten(weight) for layer, weight in zip(self.layers, self.weights, strict=True)]
         self._flat_views = [
-            own if own.data_ptr() == weight.data_ptr() else None
-            for own, weight in zip(flat, self.weights, strict=True)
+            own if own.data_ptr() == weight.data_ptr() else None for own, weight in zip(flat, self.weights, strict=True)
         ]
 
     def follow(self) -> None:
@@ -321,4 +322,3 @@ class DenseStorage:
 
 def _of_gradient(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
-

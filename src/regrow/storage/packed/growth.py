@@ -18,7 +18,7 @@ _TILE = 1 << 22
 
 @dataclass(frozen=True)
 class Best:
-    """Free places of a layer, ascending, and their gradients; `extreme` is finite if the gradients of all places are."""
+    """Free places of a layer, ascending, and their gradients; `extreme` is finite if those of all places are."""
 
     places: Tensor
     gradients: Tensor
@@ -153,4 +153,3 @@ def no_gradient(places: Places, count: int) -> Best:
     active, _ = places.by_unit()
     first = first_free(active, min(count, places.layer.num_units - len(active)))
     return Best(first, torch.zeros(len(first), device=first.device), torch.zeros((), device=first.device))
-

@@ -46,8 +46,8 @@ class Packed:
         if "free_gradient" in method.needs:
             if not method.regrows_in_place:
                 raise ValueError(
-                    f"{name} grows by gradient across layers, and packed storage must know before the backward pass how "
-                    "much grows in each; use storage='dense'"
+                    f"{name} grows by gradient across layers, and packed storage must know before the backward pass "
+                    "how much grows in each; use storage='dense'"
                 )
             check_sees_all_gradients()
         if method.granularity != "weight":

@@ -134,11 +134,7 @@ class PatternPlaces(Places):
         return renumber(self.logical(), self.layer.shape, logical_order(self.layer), self.layer.unit_dims)
 
     def by_unit(self) -> tuple[Tensor, Tensor]:
-        return (
-            self.pattern.listed_by_row()
-            if self.layer.unit_dims == logical_order(self.layer)
-            else super().by_unit()
-        )
+        return self.pattern.listed_by_row() if self.layer.unit_dims == logical_order(self.layer) else super().by_unit()
 
     def spread(self, values: Tensor) -> Tensor:
         if values.dtype in KERNEL_DTYPES:
