@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 
-.PHONY: setup test lint types demo figures clean
+.PHONY: setup test lint types demo docs figures clean
 
 setup: $(READY)
 
@@ -23,6 +24,15 @@ demo: setup
 	$(BIN)/regrow sweep experiments/demo.toml --jobs 2
 	@echo "Open this page in a browser:"
 	@$(BIN)/regrow report runs --out report
+
+# The pages under docs/ as a site, in build/site. What builds them is installed here and not by `make setup`.
+$(DOCS_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[docs]"
+	touch $@
+
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open this page in a browser: build/site/index.html"
 
 # The figures of docs/results.md, from the runs that are kept.
 figures: setup
