@@ -160,6 +160,19 @@ def test_what_rewiring_costs():
             assert is_shown(cells[column], average.get(method)), (model, method)
 
 
+def test_what_a_rewiring_takes():
+    _, _, *rows = table("## What it costs")
+    lines = (ROOT / "results" / "bench" / "rewire.txt").read_text().splitlines()[2:]
+    measured = {
+        (model, method): [number for number in numbers if not number.endswith("x")]
+        for model, _, method, *numbers in map(str.split, lines)
+    }
+    assert len(measured) == 2 * len(rows)
+    for method, *cells in rows:
+        for column, model in ((0, "wrn_28_2"), (3, "resnet_50")):
+            assert [cell for cell in cells[column : column + 3] if cell] == measured[model, method], (model, method)
+
+
 def test_weight_gradients():
     _, _, *rows = table("Weight gradients of convolutions with few channels")
     measured = [line.split() for line in (ROOT / "results" / "bench" / "weight_gradient.txt").read_text().splitlines()]
