@@ -141,7 +141,7 @@ def test_every_method_that_can_be_packed_conforms_there_too(name):
 
 def test_the_conformance_suite_catches_a_method_that_grows_too_little():
     class Forgetful(regrow.SET):
-        def how_many_come(self, tally, stretches, key):
+        def grow_counts(self, tally, evidence, key):
             return [max(n - 1, 0) for n in tally.pruned]
 
     with pytest.raises(AssertionError, match="are active under a budget"):

@@ -152,7 +152,7 @@ def test_sparsity_means_nothing_to_a_full_dense_run():
 
 
 @pytest.mark.parametrize("model", ["lenet_300_100", "wrn_28_2", "resnet_50"])
-@pytest.mark.parametrize("method", sorted(regrow.methods.method.METHODS))
+@pytest.mark.parametrize("method", sorted(regrow.METHODS))
 def test_a_config_survives_json(model: str, method: str):
     config = make_config({"model": model, "method": method, "sparsity": 0.9})
     again = read_config(json.loads(json.dumps(config.settings())))
@@ -222,6 +222,6 @@ def test_points_in_time_keep_their_order_and_stay_inside(epochs: int, steps_per_
 
 def test_every_setting_of_the_paper_makes_a_config():
     for model in ("lenet_300_100", "wrn_28_2", "wrn_16_4", "resnet_50"):
-        for method in regrow.methods.method.METHODS:
+        for method in regrow.METHODS:
             assert isinstance(make_config({"model": model, "method": method, "sparsity": 0.9}), Config)
         assert settings_for(model, "Dense", is_thin=True)["stretch"] == 2.0

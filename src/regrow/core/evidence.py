@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from regrow.core.parts import OfChunk, Part, Quantities, Rule
+from regrow.core.parts import Part, Quantities, Rule, magnitude
 from regrow.core.row import check_finite
 from regrow.core.selections import exact_means, k_smallest
 from regrow.core.tally import Tally
@@ -56,13 +56,13 @@ class Evidence(Quantities):
     def smallest(self, counts: Sequence[int], score: Score = None, floor: Mapping[int, int] | None = None) -> Units:
         """So many of each layer, with the smallest scores.
 
-        `floor` {dimension: j} spares the j largest at each index of a dimension, and takes fewer where too few are left.
+        `floor` {dimension: j} spares the j largest at each index of a dimension; where too few are left it takes fewer.
         """
         if not any(counts):
             return self.nothing
         scores = self._scores(score)
         if floor is not None:
-            scores = [_spare(part, own, floor) for part, own in zip(self._parts, scores, strict=True)]
+            scores = [part.spare(own, floor) for part, own in zip(self._parts, scores, strict=True)]
             left = [n for own, part in zip(scores, self._parts, strict=True) for n in _num_finite(own, part.counts)]
             counts = list(map(min, counts, left))
         found = [part.smallest(counts[part.chunk.own], own) for part, own in zip(self._parts, scores, strict=True)]
@@ -83,7 +83,7 @@ class Evidence(Quantities):
 
     def mean_of_each(self, score: Score) -> list[float]:
         """The mean score of each layer, the same however it is added up."""
-        pairs = zip(self._parts, self._scores(score or _magnitude), strict=True)
+        pairs = zip(self._parts, self._scores(score or magnitude), strict=True)
         return [mean for part, own in pairs if own is not None for mean in exact_means(own, part.counts)]
 
     # Among free places, and among all
@@ -102,6 +102,17 @@ class Evidence(Quantities):
             return self.nothing
         found = [part.draw_free(counts[part.chunk.own], key) for part in self._parts]
         return Units(self._in_row(found), counts)
+
+    def largest(
+        self, counts: Sequence[int], score: Rule | None = None, floor: Mapping[int, int] | None = None
+    ) -> Units:
+        """So many of each layer with the largest scores, active or not, for a method with a "dense_step".
+
+        `floor` {dimension: j} takes the j largest at each index of a dimension first, and more than so many if need be.
+        """
+        found = [part.largest(counts[part.chunk.own], score or magnitude, floor or {}) for part in self._parts]
+        per_layer = zip(self._parts, found, strict=True)
+        return Units(self._in_row(found), [n for part, own in per_layer for n in part.chunk.count_per_layer(own)])
 
     # Rows and chunks
 
@@ -140,26 +151,6 @@ class Evidence(Quantities):
             if bool(own.isnan().any()):
                 check_finite(own, part.chunk.layers, part.counts, "scores")
         return list(scores)
-
-
-def _magnitude(units: OfChunk) -> Tensor:
-    return units.weight.abs()
-
-
-def _spare(part: Part, scores: Tensor | None, floor: Mapping[int, int]) -> Tensor:
-    """The scores, infinite for the largest at each index of some dimensions; of equal ones the last are spared."""
-    scores = _magnitude(part.units) if scores is None else scores
-    spared = scores.clone()
-    layer_of = torch.searchsorted(part.chunk.ends, part.places, right=True)
-    by_score = scores.sort(stable=True).indices
-    for dim, num_spared in floor.items():
-        group = layer_of * (1 << 40) + part.units.index(dim)
-        order = by_score[group[by_score].sort(stable=True).indices]  # by group, and within it by score
-        in_order = group[order]
-        ends = torch.searchsorted(in_order, in_order, right=True)
-        is_last = ends - torch.arange(len(order), device=order.device) <= num_spared
-        spared[order[is_last]] = torch.inf
-    return spared
 
 
 def _num_finite(scores: Tensor | None, counts: Sequence[int]) -> list[int]:

@@ -83,6 +83,10 @@ Rule = Callable[[OfChunk], Tensor]
 """A score as a function of a chunk's units: elementwise."""
 
 
+def magnitude(units: OfChunk) -> Tensor:
+    return units.weight.abs()
+
+
 class Part(ABC):
     """A chunk at the moment of a rewiring, as a storage gives it; positions are those within the chunk."""
 
@@ -122,8 +126,30 @@ class Part(ABC):
         scores = self.units.weight.abs() if scores is None else scores
         return self.places.index_select(0, k_smallest_each(scores, self.counts, counts))
 
+    def spare(self, scores: Tensor | None, floor: Mapping[int, int]) -> Tensor:
+        """Scores of the active units, infinite for the largest at each index of some dimensions."""
+        scores = magnitude(self.units) if scores is None else scores
+        return scores.index_fill(0, largest_at_each_index(self.chunk, self.units, scores, floor), torch.inf)
+
+    def largest(self, counts: Sequence[int], score: Rule, floor: Mapping[int, int]) -> Tensor:
+        """The places of each layer with the largest scores, active or not."""
+        raise ValueError("of the places that are not active nothing is stored that could be compared")
+
     def draw_free(self, counts: Sequence[int], key: int) -> Tensor:
         return draw_free(self.chunk, counts, self.free, self.active, key, self.kernels)
+
+
+def largest_at_each_index(chunk: Chunk, units: OfChunk, scores: Tensor, floor: Mapping[int, int]) -> Tensor:
+    """Which of some units are among the largest of their layer at an index of a dimension; of equal ones the last."""
+    layer_of = torch.searchsorted(chunk.ends, units.position - chunk.start, right=True)
+    by_score = scores.sort(stable=True).indices
+    found = []
+    for dim, count in floor.items():
+        group = layer_of * (1 << 40) + units.index(dim)
+        order = by_score[group[by_score].sort(stable=True).indices]  # by group, and within it by score
+        ends = torch.searchsorted(group[order], group[order], right=True)
+        found.append(order[ends - torch.arange(len(order), device=order.device) <= count])
+    return torch.cat(found)
 
 
 @dataclass(frozen=True)
@@ -184,9 +210,13 @@ class MaskedPart(Part):
         room = self.chunk.count_per_layer(free)
         return free.index_select(0, k_smallest_each(low.index_select(0, free), room, list(map(min, counts, room))))
 
-    def largest(self, counts: Sequence[int], score: Rule) -> Tensor:
-        """The places of each layer with the largest scores, active or not."""
-        return k_smallest_each(self._lowness(score), self.chunk.sizes, counts)
+    def largest(self, counts: Sequence[int], score: Rule, floor: Mapping[int, int]) -> Tensor:
+        low = self._lowness(score)
+        if floor:
+            first = largest_at_each_index(self.chunk, OfChunk(self.chunk, self.of_all), -low, floor)
+            low.index_fill_(0, first, -torch.inf)
+            counts = [max(n, int(own.isneginf().sum())) for n, own in zip(counts, self.chunk.split(low), strict=True)]
+        return k_smallest_each(low, self.chunk.sizes, counts)
 
     def _lowness(self, score: Rule) -> Tensor:
         """The scores of all places, negative, as a tensor that may be changed."""

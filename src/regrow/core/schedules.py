@@ -13,24 +13,8 @@ def value_at(schedule: Schedule, step: int) -> float:
     1e-06
     """
     if isinstance(schedule, Mapping):
-        return schedule[_first_step(schedule, step)]
+        return schedule[first_step(schedule, step)]
     return schedule(step) if callable(schedule) else schedule
-
-
-def is_due(step: int, period: int | Mapping[int, int], until: int | None) -> bool:
-    """Whether the network is rewired right after step number `step` (steps count from 1).
-
-    A new period begins with a rewiring.
-
-    >>> [step for step in range(1, 13) if is_due(step, {0: 2, 6: 3}, until=10)]
-    [2, 4, 6, 9]
-    """
-    if step < 1 or (until is not None and step > until):
-        return False
-    if isinstance(period, Mapping):
-        first = _first_step(period, step)
-        return (step - first) % period[first] == 0
-    return step % period == 0
 
 
 def cosine(start: float, step: int, until: int | None) -> float:
@@ -45,5 +29,6 @@ def cubic(end: float, step: int, until: int) -> float:
     return end * (1 - (1 - min(step, until) / until) ** 3)
 
 
-def _first_step(schedule: Mapping[int, float], step: int) -> int:
+def first_step(schedule: Mapping[int, float], step: int) -> int:
+    """Where the part of a schedule begins that a step is in."""
     return max(first for first in schedule if first <= step)

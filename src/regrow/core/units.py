@@ -122,12 +122,7 @@ class Layer:
 
     def put(self, tensor: Tensor, units: Tensor, value: float | Tensor) -> None:
         """Set the given units of a tensor of this layer's shape, in place."""
-        grid = self.by_unit(tensor)
-        if self.is_fine and grid.is_contiguous():  # several times faster on a CPU
-            flat = grid.view(-1)
-            flat.index_copy_(0, units, value) if isinstance(value, Tensor) else flat.index_fill_(0, units, value)
-        else:
-            grid[torch.unravel_index(units, self.grid)] = value
+        self.by_unit(tensor)[torch.unravel_index(units, self.grid)] = value
 
     def index(self, units: Tensor, dim: int) -> Tensor:
         """Where some units lie along a dimension of the tensor, counted in units."""

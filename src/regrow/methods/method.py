@@ -13,7 +13,7 @@ from regrow.core.densities import DISTRIBUTIONS, Distribution
 from regrow.core.evidence import Evidence, Units
 from regrow.core.names import suggest
 from regrow.core.rewire import Memory
-from regrow.core.schedules import is_due
+from regrow.core.schedules import first_step
 from regrow.core.tally import Tally
 from regrow.core.units import Granularity, granularity_of
 from regrow.methods.effects.effect import Effect
@@ -134,8 +134,16 @@ class Method(ABC):
     # When, and how many weights
 
     def is_due(self, step: int) -> bool:
-        """Whether the network is rewired right after this step."""
-        return self.rewires and is_due(step, self.period, self.until)
+        """Whether the network is rewired right after step number `step`; steps count from 1.
+
+        A new period begins with a rewiring.
+        """
+        if not self.rewires or step < 1 or (self.until is not None and step > self.until):
+            return False
+        if isinstance(self.period, Mapping):
+            first = first_step(self.period, step)
+            return (step - first) % self.period[first] == 0
+        return step % self.period == 0
 
     def budget(self, num_weights: int) -> int:
         """How many of the sparse layers' weights are active in the end."""

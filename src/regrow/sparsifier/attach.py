@@ -49,13 +49,13 @@ def attach(
     kind.check(method, start)
     if packed_slots(model):
         raise ValueError("this model is packed already; call detach() on its sparsifier first, or build it anew")
-    chosen = choose_layers(model, optimizer, layers, method.granularity, may_be_meta=kind.may_be_meta)
+    chosen, undivided = choose_layers(model, optimizer, layers, method.granularity, may_be_meta=kind.may_be_meta)
     if layers is None:
         chosen = list(kind.fit(model, chosen))
     _check_not_attached(model, [parameter for _, parameter in chosen])
     tally = _first_tally(method, [layer for layer, _ in chosen], start)
     place = kind.build(model, optimizer, chosen, Start(start, tally.active, seed))
-    return Sparsifier(optimizer, method, place, tally, seed)
+    return Sparsifier(optimizer, method, place, tally, seed, undivided)
 
 
 def _storage_for(method: Method, storage: str | StorageKind) -> StorageKind:

@@ -1,9 +1,7 @@
 """What happened to the topology: one record per rewiring."""
 
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 MOST_RECORDS = 10_000
 
@@ -25,38 +23,6 @@ class Rewiring:
             {name: count + later.grown[name] for name, count in self.grown.items()},
             later.threshold,
         )
-
-
-class History:
-    """The last rewirings, and the totals of all; for methods that rewire after every step the totals alone."""
-
-    def __init__(self, totals_only: bool) -> None:
-        self._recent: deque[Rewiring] = deque(maxlen=0 if totals_only else MOST_RECORDS)
-        self._totals_only = totals_only
-        self.totals: Rewiring | None = None
-
-    @property
-    def records(self) -> list[Rewiring]:
-        return self._all_in_one() if self._totals_only else list(self._recent)
-
-    def _all_in_one(self) -> list[Rewiring]:
-        return [] if self.totals is None else [self.totals]
-
-    def add(self, record: Rewiring) -> None:
-        self._recent.append(record)
-        self.totals = record if self.totals is None else self.totals.plus(record)
-
-    def state(self) -> dict[str, Any]:
-        """Tuples, which torch.distributed.checkpoint takes as one thing each however many records there are."""
-        return {
-            "history": tuple(asdict(record) for record in self.records),
-            "totals": tuple(asdict(record) for record in self._all_in_one()),
-        }
-
-    def load(self, records: Iterable[dict[str, Any]], totals: Iterable[dict[str, Any]]) -> None:
-        self._recent.clear()
-        self._recent.extend(Rewiring(**record) for record in records)
-        self.totals = next((Rewiring(**record) for record in totals), None)
 
 
 class Callbacks(list[Callable[[Rewiring], object]]):

@@ -1,6 +1,6 @@
 """Which tensors of a model are sparse."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.optim import Optimizer
 
 from regrow.core.names import match, named_parameters, suggest, unwrap
-from regrow.core.units import Granularity, Layer, cut
+from regrow.core.units import Block, Granularity, Layer, cut, is_cuttable
 
 Selection = None | str | Iterable[str] | Callable[[str, nn.Parameter], bool]
 _ATTENTION_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -20,10 +20,11 @@ def choose_layers(
     selection: Selection,
     granularity: Granularity,
     may_be_meta: bool = False,
-) -> list[tuple[Layer, nn.Parameter]]:
+) -> tuple[list[tuple[Layer, nn.Parameter]], tuple[str, ...]]:
     """The sparse layers of a model with their parameters, in the order of `model.named_parameters()`.
 
-    Only parameters that train count: those that require a gradient and that the optimizer holds.
+    Only parameters that train count: those that require a gradient and that the optimizer holds. With them the names of
+    those that stay dense, because nobody named them and blocks do not divide them.
     """
     everything = dict(named_parameters(model))
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -39,23 +40,32 @@ def choose_layers(
     for name, parameter in trained.items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ValueError(f"{name} has no shape yet; run one batch through the model before attaching")
+    output_dims = _output_dims(model)
     names = _select(model, everything, trained, selection)
+    undivided: tuple[str, ...] = ()
+    if selection is None and isinstance(granularity, Block):
+        undivided = tuple(name for name in names if not _divides(granularity, trained[name], output_dims))
+        names = [name for name in names if name not in undivided]
     if not names:
         raise ValueError("the model has no layer to make sparse that trains; name some with layers=[...]")
     for name in names:
         _check_exists(name, trained[name], may_be_meta)
     _check_gradients_are_dense(model, {id(trained[name]): name for name in names})
-    output_dims = _output_dims(model)
     chosen = []
     for name in names:
         parameter = trained[name]
         output_dim = output_dims.get(id(parameter), 0)
-        if granularity == "channel" and output_dim is None:
+        if output_dim is None and (granularity == "channel" or isinstance(granularity, Block)):
             raise ValueError(
                 f"{name} is a grouped transposed convolution, which has no single channel dimension; leave it out"
             )
         chosen.append((cut(name, parameter, granularity, output_dim or 0), parameter))
-    return chosen
+    return chosen, undivided
+
+
+def _divides(block: Block, parameter: nn.Parameter, output_dims: Mapping[int, int | None]) -> bool:
+    output_dim = output_dims.get(id(parameter), 0)
+    return output_dim is not None and is_cuttable(parameter, block, output_dim)
 
 
 def _select(

@@ -2,8 +2,10 @@
 
 import copy
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from operator import add
 from typing import Any
 
 import torch
@@ -13,9 +15,8 @@ from torch.optim import Optimizer
 from regrow.core.rewire import plan
 from regrow.core.tally import Tally
 from regrow.methods.method import Method
-from regrow.sparsifier.gradients import Gradients
-from regrow.sparsifier.history import Callbacks, History, Rewiring
-from regrow.sparsifier.hooks import StepHooks
+from regrow.sparsifier.history import MOST_RECORDS, Callbacks, Rewiring
+from regrow.sparsifier.hooks import Gradients, StepHooks
 from regrow.sparsifier.state import as_state, checked
 from regrow.sparsifier.summary import LayerInfo, summarise
 from regrow.storage.base import Foresighted, Rewirable, Storage
@@ -26,9 +27,19 @@ _LIVE: "weakref.WeakSet[Sparsifier]" = weakref.WeakSet()
 class Sparsifier:
     """Keeps a network sparse while its optimizer trains it. Made by `regrow.attach`."""
 
-    def __init__(self, optimizer: Optimizer, method: Method, storage: Storage, tally: Tally, seed: int) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        method: Method,
+        storage: Storage,
+        tally: Tally,
+        seed: int,
+        undivided: tuple[str, ...] = (),
+    ) -> None:
         self.method = method
         self.seed = seed
+        self.undivided = undivided
+        """Tensors that stay dense because blocks do not divide them."""
         self.on_rewire = Callbacks()
         self._optimizer = optimizer
         self._storage = storage
@@ -37,7 +48,9 @@ class Sparsifier:
         self._tally = tally
         self._step = 0
         self._memory = method.first_memory()
-        self._history = History(totals_only=method.rewires_every_step)
+        self._recent: deque[Rewiring] = deque(maxlen=MOST_RECORDS)
+        self._last: Rewiring | None = None
+        self._in_all = [[0] * len(storage.layers), [0] * len(storage.layers)]  # units pruned and grown, of each layer
         self._num_states = -1
         self._is_captured = False
         self._effects = method.effects()
@@ -103,22 +116,29 @@ class Sparsifier:
     def history(self) -> list[Rewiring]:
         """One record per rewiring, the last 10,000; for methods that rewire every step one record with the totals."""
         self._ask_effects()
-        return self._history.records
+        return self._all_in_one() if self.method.rewires_every_step else list(self._recent)
 
     @property
     def totals(self) -> Rewiring | None:
         """All rewirings in one record; None before the first."""
         self._ask_effects()
-        return self._history.totals
+        return next(iter(self._all_in_one()), None)
+
+    def _all_in_one(self) -> list[Rewiring]:
+        last = self._last
+        return [] if last is None else [self._record(last.step, self._in_all[0], self._in_all[1], last.threshold)]
 
     def masks(self) -> dict[str, Tensor]:
         """Copies of the masks by layer name: true where a weight is active. None ({}) where positions share values."""
         return {} if self._rewirable is None else self._rewirable.masks()
 
     def summary(self) -> str:
-        """A table of the layers."""
+        """A table of the layers, and what stays dense because blocks do not divide it."""
         title = f"{type(self.method).__name__}, step {self._step:,}, budget {self.budget:,}"
-        return summarise(title, self.layers)
+        table = summarise(title, self.layers)
+        if not self.undivided:
+            return table
+        return f"{table}\ndense, not divided by {self.method.granularity}: {', '.join(self.undivided)}"
 
     # What happens in a training step
 
@@ -180,7 +200,13 @@ class Sparsifier:
 
     @torch.no_grad()
     def _note(self, record: Rewiring) -> None:
-        self._history.add(record)
+        self._last = record
+        self._in_all = [
+            list(map(add, counts, more.values()))
+            for counts, more in zip(self._in_all, (record.pruned, record.grown), strict=True)
+        ]
+        if not self.method.rewires_every_step:
+            self._recent.append(record)
         for callback in self.on_rewire:
             callback(record)
 
@@ -189,12 +215,12 @@ class Sparsifier:
         for effect in self._effects:
             if done := effect.totals():
                 step, counts = done
-                self._note(self._record(step, counts, counts))
+                self._note(self._record(step, counts, counts, None))
 
-    def _record(self, step: int, pruned: Sequence[int], grown: Sequence[int]) -> Rewiring:
+    def _record(self, step: int, pruned: Sequence[int], grown: Sequence[int], threshold: float | None) -> Rewiring:
         names = [layer.name for layer in self._storage.layers]
         lost, got = (dict(zip(names, counts, strict=True)) for counts in (pruned, grown))
-        return Rewiring(step, lost, got, self._memory.get("threshold"))
+        return Rewiring(step, lost, got, threshold)
 
     def _rewire(self, step: int) -> Rewiring:
         assert self._rewirable is not None  # only its methods are ever due
@@ -206,7 +232,7 @@ class Sparsifier:
         pruned, grown = todo.pruned.counts, todo.grown.counts
         active = tuple(n - p + g for n, p, g in zip(tally.active, pruned, grown, strict=True))
         self._tally = replace(tally, active=active)
-        record = self._record(step, pruned, grown)
+        record = self._record(step, pruned, grown, self._memory.get("threshold"))
         self._memory = todo.memory
         return record
 
@@ -227,7 +253,9 @@ class Sparsifier:
         """Everything a resumed run needs, as tensors, numbers and strings, in the layers' own shapes."""
         self._ask_effects()
         own = {"seed": self.seed, "step": self._step, "memory": dict(self._memory)}
-        return as_state(self.method, self._storage, self._tally) | own | self._history.state()
+        records = {"history": self.history, "totals": self._all_in_one()}
+        told = {key: tuple(asdict(record) for record in some) for key, some in records.items()}
+        return as_state(self.method, self._storage, self._tally) | own | told
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; checks first that it belongs to the same method, layers and budget."""
@@ -243,7 +271,13 @@ class Sparsifier:
         active = tuple(self._storage.count())
         self._tally = replace(self._tally, active=active, goal=tuple(state["goal"]), budget=state["budget"])
         self._memory = dict(state["memory"])
-        self._history.load(state["history"], state["totals"])
+        self._recent = deque((Rewiring(**record) for record in state["history"]), maxlen=MOST_RECORDS)
+        self._last = None
+        for record in state["totals"]:
+            self._last = Rewiring(**record)
+            self._in_all = [
+                [own[layer.name] for layer in self._storage.layers] for own in (self._last.pruned, self._last.grown)
+            ]
         self._gradients.forget()
         for effect in self._effects:
             effect.restart(self._step, self.seed)
@@ -266,7 +300,9 @@ class Sparsifier:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Sparsifier":
         """A copy on the copied model and optimizer: deepcopy all three together."""
         storage = self._storage.copy(memo)
-        twin = Sparsifier(copy.deepcopy(self._optimizer, memo), self.method, storage, self._tally, self.seed)
+        twin = Sparsifier(
+            copy.deepcopy(self._optimizer, memo), self.method, storage, self._tally, self.seed, self.undivided
+        )
         memo[id(self)] = twin
         twin._restore(self.state_dict())
         twin.on_rewire.extend(self.on_rewire)

@@ -12,7 +12,7 @@ from regrow.core.evidence import Evidence
 from regrow.core.rewire import Plan
 from regrow.core.tally import Tally
 from regrow.core.units import Layer
-from regrow.methods.effects.effect import RewirableWeights, Weights
+from regrow.methods.effects.effect import Fresh, RewirableWeights, Weights
 from regrow.methods.method import Method
 
 Chosen = Sequence[tuple[Layer, nn.Parameter]]
@@ -118,6 +118,24 @@ class Foresighted(Protocol):
 
     def expect_growth(self, counts: Sequence[int], score: Callable[[Tensor], Tensor]) -> None:
         """How many places of each layer may grow by the gradients of the coming step, and what they are compared by."""
+
+
+@dataclass
+class Beside:
+    """Tensors like the parameters, and what belongs to units that begin or end."""
+
+    tensors: list[Tensor]
+    fresh: Fresh | None
+
+
+def beside(weights: Sequence[Tensor], dtype: torch.dtype | None, fresh: Fresh | None) -> Beside:
+    """All 0; of no dtype: as wide as a gradient that is kept."""
+    return Beside([torch.zeros_like(own, dtype=dtype or dtype_of_gradient(own)) for own in weights], fresh)
+
+
+def dtype_of_gradient(weight: Tensor) -> torch.dtype:
+    """That of gradients which are kept."""
+    return torch.promote_types(weight.dtype, torch.float32)
 
 
 def by_name(layers: Sequence[Layer], tensors: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,24 +13,25 @@ from regrow.core.evidence import Evidence
 from regrow.core.parts import MaskedPart, OfChunk, Quantities
 from regrow.core.rewire import Plan
 from regrow.core.row import Chunk, cut_into_chunks, join
-from regrow.core.selections import positions_of
+from regrow.core.selections import Kernels, positions_of
 from regrow.core.tally import Tally
 from regrow.core.units import Layer, memory_order
 from regrow.kernels.gpu import can_use_triton
 from regrow.kernels.gpu.selections import selections_on
 from regrow.kernels.gpu.zero import Masks
 from regrow.methods.effects.effect import Fresh, Moves
-from regrow.storage.base import by_name, check_keys, check_kind, check_like, nothing_called
+from regrow.storage.base import (
+    Beside,
+    beside,
+    by_name,
+    check_keys,
+    check_kind,
+    check_like,
+    nothing_called,
+)
+from regrow.storage.dense.gradients import KeptGradients
 from regrow.storage.masks import check_masks
 from regrow.storage.optimizer_state import state_like
-
-
-@dataclass
-class Beside:
-    """A tensor like each layer's weights, and what belongs to units that were pruned."""
-
-    tensors: list[Tensor]
-    fresh: Fresh | None
 
 
 class DenseStorage:
@@ -43,8 +44,7 @@ class DenseStorage:
     def __init__(self, layers: Sequence[Layer], parameters: Sequence[Tensor], chunk_units: int | None = None) -> None:
         self.parameters = list(parameters)
         self._beside: dict[str, Beside] = {}
-        self._gradients: list[Tensor] | None = None  # of all places
-        self._active_gradients: list[Tensor] | None = None
+        self._kept = KeptGradients()
         self._chunk_units = chunk_units
         self._lay_out(layers)
 
@@ -61,7 +61,11 @@ class DenseStorage:
             layer.unflatten(units) if layer.is_fine else torch.ones_like(weight, dtype=torch.bool)
             for layer, units, weight in zip(self.layers, self._units, self.weights, strict=True)
         ]
-        self._masks_of_chunk = [Masks(chunk.of(self._masks), chunk.device) for chunk in self.chunks]
+        self._kernels = [selections_on(chunk.device) for chunk in self.chunks]
+        self._fast_masks = [
+            Masks(chunk.of(self._masks), chunk.device) if can_use_triton(chunk.device) else None
+            for chunk in self.chunks
+        ]
         flat = [layer.flatten(weight) for layer, weight in zip(self.layers, self.weights, strict=True)]
         self._flat_views = [
             own if own.data_ptr() == weight.data_ptr() else None for own, weight in zip(flat, self.weights, strict=True)
@@ -78,10 +82,10 @@ class DenseStorage:
             ]
         )
         self.set_masks(masks)
-        for beside in self._beside.values():
-            beside.tensors = [
+        for own in self._beside.values():
+            own.tensors = [
                 torch.empty_like(weight, dtype=old.dtype).copy_(old)
-                for weight, old in zip(self.weights, beside.tensors, strict=True)
+                for weight, old in zip(self.weights, own.tensors, strict=True)
             ]
 
     # What is there
@@ -123,9 +127,7 @@ class DenseStorage:
     # What lies beside the weights
 
     def lay_beside(self, name: str, dtype: torch.dtype | None, fresh: Fresh | None) -> None:
-        self._beside[name] = Beside(
-            [torch.zeros_like(own, dtype=dtype or _of_gradient(own)) for own in self.weights], fresh
-        )
+        self._beside[name] = beside(self.weights, dtype, fresh)
 
     def beside(self, name: str) -> list[Tensor]:
         return self._beside[name].tensors
@@ -171,14 +173,21 @@ class DenseStorage:
     # A step
 
     def zero_inactive(self, optimizer: Optimizer) -> None:
-        for chunk, masks in zip(self.chunks, self._masks_of_chunk, strict=True):
-            pairs = zip(chunk.of(self.parameters), chunk.of(self.weights), strict=True)
-            masks.zero_inactive([[weight, *state_like(optimizer, parameter)] for parameter, weight in pairs])
+        pairs = zip(self.parameters, self.weights, strict=True)
+        self._zero([[weight, *state_like(optimizer, parameter)] for parameter, weight in pairs])
 
     def prepare_step(self) -> None:
-        for chunk, masks in zip(self.chunks, self._masks_of_chunk, strict=True):
-            gradients = [parameter.grad for parameter in chunk.of(self.parameters)]
-            masks.zero_inactive([[] if gradient is None else [gradient] for gradient in gradients])
+        gradients = [parameter.grad for parameter in self.parameters]
+        self._zero([[] if gradient is None else [gradient] for gradient in gradients])
+
+    def _zero(self, tensors: Sequence[Sequence[Tensor]]) -> None:
+        """Fill, not multiply, so that an inf where a weight is inactive does not become NaN."""
+        for chunk, fast in zip(self.chunks, self._fast_masks, strict=True):
+            if fast is not None and fast.zero_inactive(chunk.of(tensors)):
+                continue
+            for own, mask in zip(chunk.of(tensors), chunk.of(self._masks), strict=True):
+                for tensor in own:
+                    torch.where(mask, tensor, tensor.new_zeros(()), out=tensor)
 
     def is_prepared(self, i: int) -> bool:
         gradient = self.parameters[i].grad
@@ -186,40 +195,15 @@ class DenseStorage:
 
     def keep_gradients(self, kinds: frozenset[str], fresh: Sequence[int], scale: Tensor | None) -> None:
         if "free_gradient" in kinds:
-            self._keep_everywhere(fresh, scale)
+            self._kept.keep_everywhere(self.parameters, self._masks, fresh, scale)
         else:
-            self._keep_active(fresh, scale)
-
-    def _keep_everywhere(self, fresh: Sequence[int], scale: Tensor | None) -> None:
-        """Of a gradient that is not fresh, what stands at inactive places, which were 0, came since and is added."""
-        if self._gradients is None:
-            self._gradients = [torch.zeros_like(weight, dtype=_of_gradient(weight)) for weight in self.weights]
-        for i, (parameter, mask) in enumerate(zip(self.parameters, self._masks, strict=True)):
-            if parameter.grad is None:
-                continue
-            gradient = parameter.grad if scale is None else parameter.grad / scale
-            if i in fresh:
-                self._gradients[i].copy_(gradient)
-            else:
-                self._gradients[i].add_(gradient.masked_fill(mask, 0))
-
-    def _keep_active(self, fresh: Sequence[int], scale: Tensor | None) -> None:
-        """A gradient that is not fresh may have been clipped, or got an L1 term: what was kept of it stays."""
-        places = [positions_of(units) for units in self._units]
-        if self._active_gradients is None:
-            pairs = zip(places, self.weights, strict=True)
-            self._active_gradients = [w.new_zeros(len(own), dtype=_of_gradient(w)) for own, w in pairs]
-        for i in fresh:
-            gradient = self.parameters[i].grad
-            assert gradient is not None
-            kept = self.layers[i].flatten(gradient).index_select(0, places[i])
-            self._active_gradients[i].copy_(kept if scale is None else kept / scale)
+            self._kept.keep_active(self.layers, self.parameters, self._units, fresh, scale)
 
     def drop_gradients(self) -> None:
-        self._gradients = self._active_gradients = None
+        self._kept = KeptGradients()
 
     def gradients(self) -> Sequence[Tensor] | None:
-        return self._gradients
+        return self._kept.everywhere
 
     # Rewiring
 
@@ -228,17 +212,17 @@ class DenseStorage:
 
     def _parts(self, counts: Sequence[int]) -> list[MaskedPart]:
         return [
-            self._part(chunk, active, tuple(chunk.of(counts)))
-            for chunk, active in zip(self.chunks, self._active, strict=True)
+            self._part(*own, tuple(own[0].of(counts)))
+            for own in zip(self.chunks, self._active, self._kernels, strict=True)
         ]
 
-    def _part(self, chunk: Chunk, active: Tensor, counts: tuple[int, ...]) -> MaskedPart:
-        kept = chunk.of(self._active_gradients or [])
+    def _part(self, chunk: Chunk, active: Tensor, kernels: Kernels, counts: tuple[int, ...]) -> MaskedPart:
+        kept = chunk.of(self._kept.active or [])
         return MaskedPart(
             chunk,
             active,
             counts,
-            selections_on(chunk.device),
+            kernels,
             lambda name: self._everywhere(chunk, name),
             {"gradient": torch.cat(list(kept))} if kept else {},
         )
@@ -248,8 +232,8 @@ class DenseStorage:
         if name == "weight":
             parts = zip(chunk.layers, chunk.of(self.weights), chunk.of(self._flat_views), strict=True)
             return [layer.flatten(weight) if view is None else view for layer, weight, view in parts]
-        if name == "gradient" and self._gradients is not None:
-            tensors = self._gradients
+        if name == "gradient" and self._kept.everywhere is not None:
+            tensors = self._kept.everywhere
         elif name in self._beside:
             tensors = self.beside(name)
         else:
@@ -265,15 +249,20 @@ class DenseStorage:
         self._expand_coarse()
         of_layers = self._per_layer(pruned, plan.pruned.counts)
         self._renew(of_layers)
-        if all(can_use_triton(chunk.device) for chunk in self.chunks):
+        if None not in self._fast_masks:
             self.zero_inactive(optimizer)
             return
-        for layer, weight, parameter, (units, _) in zip(
-            self.layers, self.weights, self.parameters, of_layers, strict=True
-        ):
+        for i, (units, _) in enumerate(of_layers):
             if len(units):
-                for tensor in (weight, *state_like(optimizer, parameter)):
-                    layer.put(tensor, units, 0)
+                for tensor in (self.weights[i], *state_like(optimizer, self.parameters[i])):
+                    self._zero_units(i, tensor, units)
+
+    def _zero_units(self, i: int, tensor: Tensor, units: Tensor) -> None:
+        flat = self._flat_views[i]
+        if flat is not None and tensor.stride() == self.weights[i].stride():  # several times faster on a CPU
+            tensor.as_strided(flat.shape, flat.stride()).index_fill_(0, units, 0)
+        else:
+            self.layers[i].put(tensor, units, 0)
 
     def _per_layer(self, places: Sequence[Tensor], counts: Sequence[int]) -> list[tuple[Tensor, int]]:
         """Places within chunks, in their order, as units of each layer, with the layer's first position in the row."""
@@ -284,10 +273,10 @@ class DenseStorage:
         ]
 
     def _renew(self, pruned: Sequence[tuple[Tensor, int]]) -> None:
-        for beside in self._beside.values():
-            if beside.fresh is not None:
-                for layer, tensor, (units, start) in zip(self.layers, beside.tensors, pruned, strict=True):
-                    layer.put(tensor, units, beside.fresh(units + start))
+        for own in self._beside.values():
+            if own.fresh is not None:
+                for layer, tensor, (units, start) in zip(self.layers, own.tensors, pruned, strict=True):
+                    layer.put(tensor, units, own.fresh(units + start))
 
     # Saving, copying, taking off
 
@@ -299,18 +288,18 @@ class DenseStorage:
         check_kind(state, "dense", {"masks", "beside"})
         check_masks(state["masks"], self.layers)
         check_keys(state["beside"], self._beside, "beside")
-        for kind, beside in self._beside.items():
+        for kind, own in self._beside.items():
             theirs = state["beside"][kind]
             check_keys(theirs, [layer.name for layer in self.layers], kind)
-            for layer, own in zip(self.layers, beside.tensors, strict=True):
-                check_like(theirs[layer.name], own, f"{kind} of {layer.name}")
+            for layer, tensor in zip(self.layers, own.tensors, strict=True):
+                check_like(theirs[layer.name], tensor, f"{kind} of {layer.name}")
         return [int(layer.reduce(state["masks"][layer.name]).count_nonzero()) for layer in self.layers]
 
     def load(self, state: Mapping[str, Any]) -> None:
         names = [layer.name for layer in self.layers]
         self.set_masks([state["masks"][name] for name in names])
-        for kind, beside in self._beside.items():
-            for name, tensor in zip(names, beside.tensors, strict=True):
+        for kind, own in self._beside.items():
+            for name, tensor in zip(names, own.tensors, strict=True):
                 tensor.copy_(state["beside"][kind][name])
 
     def copy(self, memo: dict[int, Any]) -> "DenseStorage":
@@ -318,7 +307,3 @@ class DenseStorage:
 
     def release(self, optimizer: Optimizer) -> None:
         """Parameters are ordinary ones, with zeros in them."""
-
-
-def _of_gradient(weight: Tensor) -> torch.dtype:
-    return torch.promote_types(weight.dtype, torch.float32)

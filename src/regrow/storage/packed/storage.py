@@ -7,7 +7,6 @@ places beside it.
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -23,24 +22,16 @@ from regrow.core.row import Chunk, check_finite, cut_into_chunks
 from regrow.core.selections import Listed, ascending
 from regrow.core.tally import Tally
 from regrow.core.units import Layer
-from regrow.kernels.cpu.choose import Choices
 from regrow.kernels.gpu import is_capturing
 from regrow.methods.effects.effect import Fresh, Moves
-from regrow.storage.base import DAMAGED, check_keys, check_kind, check_like, nothing_called
+from regrow.storage.base import Beside, beside, nothing_called
 from regrow.storage.optimizer_state import state_like
 from regrow.storage.packed.growth import Search, check_sees_all_gradients
 from regrow.storage.packed.pack import Pack, Slot
 from regrow.storage.packed.places import places_of_logical, places_of_stored
 from regrow.storage.packed.renumber import column_order, exchange, index_dtype, move, renumber
+from regrow.storage.packed.state import check_state, kernels_of
 from regrow.storage.packed.unpack import Group, unpack
-
-
-@dataclass
-class Beside:
-    """A vector like the values of each pack, and what belongs to places where a weight begins."""
-
-    vectors: list[Tensor]
-    fresh: Fresh | None
 
 
 class PackedStorage:
@@ -76,16 +67,16 @@ class PackedStorage:
 
     @property
     def index_bytes(self) -> int:
-        beside = [vector for own in self._beside.values() for vector in own.vectors]
+        vectors = [vector for own in self._beside.values() for vector in own.tensors]
         places = [own for pack in self.packs for own in pack.places]
-        return sum(own.num_bytes for own in places) + sum(vector.nbytes for vector in beside)
+        return sum(own.num_bytes for own in places) + sum(vector.nbytes for vector in vectors)
 
     def follow(self) -> None:
         for pack in self.packs:
             pack.follow()
-        for beside in self._beside.values():
-            pairs = zip(beside.vectors, self.packs, strict=True)
-            beside.vectors = [vector.to(pack.values.device) for vector, pack in pairs]
+        for own in self._beside.values():
+            pairs = zip(own.tensors, self.packs, strict=True)
+            own.tensors = [vector.to(pack.values.device) for vector, pack in pairs]
 
     def count(self) -> list[int]:
         return [slot.places.count for slot in self.slots]
@@ -109,14 +100,10 @@ class PackedStorage:
     # What lies beside the weights
 
     def lay_beside(self, name: str, dtype: torch.dtype | None, fresh: Fresh | None) -> None:
-        vectors = [
-            torch.zeros_like(weights, dtype=dtype or torch.promote_types(weights.dtype, torch.float32))
-            for weights in self.weights
-        ]
-        self._beside[name] = Beside(vectors, fresh)
+        self._beside[name] = beside(self.weights, dtype, fresh)
 
     def beside(self, name: str) -> list[Tensor]:
-        return self._beside[name].vectors
+        return self._beside[name].tensors
 
     def fill_beside(self, name: str, values: Callable[[Quantities], Tensor]) -> None:
         for number, pack in enumerate(self.packs):
@@ -181,9 +168,7 @@ class PackedStorage:
         if "gradient" not in kinds:
             return
         if self._gradients is None:
-            self._gradients = [
-                torch.zeros_like(w, dtype=torch.promote_types(w.dtype, torch.float32)) for w in self.weights
-            ]
+            self._gradients = beside(self.weights, None, None).tensors
         for i in fresh:
             gradient = self.packs[i].values.grad
             assert gradient is not None
@@ -251,10 +236,10 @@ class PackedStorage:
             if tensor is not None:
                 move(tensor, source)
         pack.take(places)
-        for beside in self._beside.values():
-            move(beside.vectors[number], source)
-            if beside.fresh is not None:
-                self._begin(number, beside.vectors[number], source < 0, beside.fresh)
+        for own in self._beside.values():
+            move(own.tensors[number], source)
+            if own.fresh is not None:
+                self._begin(number, own.tensors[number], source < 0, own.fresh)
 
     def _begin(self, number: int, vector: Tensor, where: Tensor, fresh: Fresh) -> None:
         pack = self.packs[number]
@@ -273,7 +258,7 @@ class PackedStorage:
             "counts": tuple(self.count()),
             "positions": torch.cat(positions).to(dtype),
             "kernels": tuple(sorted(self.packs[0].choices.state().items())),
-            "beside": {name: self._in_row(own.vectors) for name, own in self._beside.items()},
+            "beside": {name: self._in_row(own.tensors) for name, own in self._beside.items()},
         }
 
     def _in_row(self, vectors: Sequence[Tensor]) -> Tensor:
@@ -281,43 +266,25 @@ class PackedStorage:
         return torch.cat([of_pack[id(slot.pack)][slot.number] for slot in self.slots])
 
     def check(self, state: Mapping[str, Any]) -> list[int]:
-        check_kind(state, "packed", {"counts", "positions", "kernels", "beside"})
-        counts, positions = state["counts"], state["positions"]
-        is_list = isinstance(counts, Sequence) and len(counts) == len(self.layers)
-        if not is_list or not all(isinstance(n, int) and n > 0 for n in counts):
-            raise ValueError(f"{DAMAGED}: its counts are {counts!r}")
-        for pack, group in zip(self.packs, self._groups, strict=True):
-            given = sum(counts[i] for i in group.layers)
-            if given != len(pack.values):
-                raise ValueError(
-                    f"the state has {given:,} active weights where {group.name} has room for {len(pack.values):,}; "
-                    "attach with the same sparsity and parameter groups"
-                )
-        if not isinstance(positions, Tensor) or positions.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"{DAMAGED}: its positions are no whole numbers")
-        if positions.shape != (sum(counts),):
-            raise ValueError(f"{DAMAGED}: it has {tuple(positions.shape)} positions for {sum(counts)} active weights")
-        for layer, own in zip(self.layers, torch.split(positions.long(), list(counts)), strict=True):
-            _check_positions(layer, own)
-        check_keys(state["beside"], self._beside, "beside")
-        for name, beside in self._beside.items():
-            check_like(state["beside"][name], self._in_row(beside.vectors), name)
-        Choices().load(_kernels_of(state))
-        return list(counts)
+        rooms = [(pack.name, group.layers, len(pack.values)) for pack, group in self._paired()]
+        beside = {name: self._in_row(own.tensors) for name, own in self._beside.items()}
+        return check_state(state, self.layers, rooms, beside)
+
+    def _paired(self) -> list[tuple[Pack, Group]]:
+        return list(zip(self.packs, self._groups, strict=True))
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Values come with the model's own state."""
         counts = list(state["counts"])
-        self.packs[0].choices.load(_kernels_of(state))
+        self.packs[0].choices.load(kernels_of(state))
         positions = torch.split(state["positions"], counts)
-        for pack, group in zip(self.packs, self._groups, strict=True):
+        for pack, group in self._paired():
             given = [(self.layers[i], positions[i].to(pack.values.device).long()) for i in group.layers]
             pack.take([places_of_logical(layer, logical) for layer, logical in given])
-        for name, beside in self._beside.items():
+        for name, own in self._beside.items():
             parts = torch.split(state["beside"][name], counts)
-            beside.vectors = [
-                torch.cat([parts[i] for i in group.layers]).to(pack.values.device)
-                for pack, group in zip(self.packs, self._groups, strict=True)
+            own.tensors = [
+                torch.cat([parts[i] for i in group.layers]).to(pack.values.device) for pack, group in self._paired()
             ]
 
     def copy(self, memo: dict[int, Any]) -> "PackedStorage":
@@ -328,7 +295,7 @@ class PackedStorage:
         """Put dense parameters back, with their state, 0 wherever nothing was stored."""
         for pack in self.packs:
             pack.check_belongs()
-        for pack, group in zip(self.packs, self._groups, strict=True):
+        for pack, group in self._paired():
             unpack(self.model, optimizer, pack, group)
 
 
@@ -339,22 +306,6 @@ def _candidates(chunk: Chunk, slots: Sequence[Slot]) -> tuple[Tensor, Sequence[i
     check_finite(extremes, chunk.layers, [1] * len(slots), "gradients")
     places = [found.places + offset for found, offset in zip(best, chunk.offsets, strict=False)]
     return torch.cat(places), [len(found.places) for found in best], torch.cat([found.gradients for found in best])
-
-
-def _check_positions(layer: Layer, logical: Tensor) -> None:
-    """Refuse positions that are not inside a layer, or not in the order of its values."""
-    num_columns = layer.num_weights // layer.shape[0]
-    stored = logical % num_columns * layer.shape[0] + logical // num_columns
-    is_inside = int(logical.amin()) >= 0 and int(logical.amax()) < layer.num_weights
-    if not is_inside or not bool((stored[1:] > stored[:-1]).all()):
-        raise ValueError(f"the state's positions do not fit layer {layer.name}; is it from another model?")
-
-
-def _kernels_of(state: Mapping[str, Any]) -> dict[str, str]:
-    try:
-        return dict(state["kernels"])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{DAMAGED}: its kernels are {state['kernels']!r}") from error
 
 
 def _per_layer(chunk: Chunk, places: Tensor) -> list[Tensor]:
