@@ -60,24 +60,25 @@ def attach(
 
 def _storage_for(method: Method, storage: str | StorageKind) -> StorageKind:
     """The storage that was asked for, or that the method brings; refused if it does not offer what the method needs."""
-    name, own = type(method).__name__, method.storage
+    name = type(method).__name__
     open_to_all = [other for other in STORAGES if other != "hashed"]
-    if own is not None:
-        if storage not in (own, "dense"):
-            raise ValueError(f"{name} brings its own storage, {own}; leave out storage={_name_of(storage)!r}")
-        return STORAGES[own]
-    kind = STORAGES.get(storage) if isinstance(storage, str) else storage
-    if kind is None or _name_of(kind) not in open_to_all:
-        raise ValueError(f"storage must be one of {open_to_all} or regrow.Packed(...), got {storage!r}")
+    if method.storage is not None:
+        if storage != "dense":
+            raise ValueError(f"{name} brings its own storage, {method.storage}; leave out storage={storage!r}")
+        return STORAGES[method.storage]
+    if not isinstance(storage, str):
+        if not isinstance(storage, StorageKind):
+            raise TypeError(f"storage must be one of {open_to_all} or such as regrow.Packed(), got {storage!r}")
+        kind = storage
+    elif storage in open_to_all:
+        kind = STORAGES[storage]
+    else:
+        raise ValueError(f"storage must be one of {open_to_all} or such as regrow.Packed(), got {storage!r}")
     for need in sorted(method.needs - kind.offers):
         offered_by = [other for other in open_to_all if method.needs <= STORAGES[other].offers]
         use = f"use storage={offered_by[0]!r}" if offered_by else "no storage has that yet"
         raise ValueError(f"{name} needs {NEEDS[need]} ({need!r}), which {kind.name} storage does not offer; {use}")
     return kind
-
-
-def _name_of(storage: object) -> object:
-    return getattr(storage, "name", storage)
 
 
 def _first_tally(method: Method, layers: Sequence[Layer], start: str | Mapping[str, Tensor]) -> Tally:

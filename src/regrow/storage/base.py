@@ -28,6 +28,7 @@ class Start:
     seed: int
 
 
+@runtime_checkable
 class StorageKind(Protocol):
     """A storage as a value: what `attach(..., storage=...)` takes, before there is a model."""
 
