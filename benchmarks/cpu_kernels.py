@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measure import interleaved, table
-from regrow.kernels.cpu.functions import backward, forward
+from regrow.kernels.cpu.functions import sparse_backward, sparse_forward
 from regrow.kernels.cpu.pattern import Pattern, make_pattern
 from regrow.kernels.cpu.planes import Convolution
 
@@ -51,10 +51,10 @@ def sparse_sides(pattern: Pattern, x: Tensor, dy: Tensor, layer: Convolution | N
     values = torch.randn(pattern.num_entries)
 
     def run_forward() -> Tensor:
-        return forward(pattern, values, x, None, layer, "sparse")
+        return sparse_forward(pattern, values, x, None, layer)
 
     def run_backward() -> Tensor:
-        return backward(pattern, values, x, dy, layer, "sparse", needs_input=True)[1]
+        return sparse_backward(pattern, values, x, dy, layer)[1]
 
     step = with_update(lambda: (run_forward(), run_backward())[1], values)
     return {"forward": run_forward, "backward": run_backward, "step": step}

@@ -2,13 +2,17 @@
 
 import subprocess
 import sys
+from time import sleep
 
 import pytest
 import torch
 from torch import nn
 
-from regrow.kernels.cpu.choose import Choices, case_of, convolution_of, covers
+import regrow
+from regrow.kernels.cpu import choose
+from regrow.kernels.cpu.choose import Choices, case_of
 from regrow.kernels.cpu.planes import Convolution
+from regrow.storage.packed import layers
 from sparse_layers import random_layer, random_tensor
 
 VERY_SPARSE = random_layer(256, 256, density=0.001, dtype=torch.float32)
@@ -50,43 +54,50 @@ def test_small_changes_are_the_same_case():
     assert case_of(one.pattern, random_tensor(2, 50, 80)) == case_of(one.pattern, random_tensor(100, 80))
 
 
-def test_a_convolution_is_chosen_for_too():
-    layer = random_layer(8, 8, 3, 3, density=0.1, dtype=torch.float32)
-    convolution = Convolution((3, 3), (1, 1), (1, 1), (1, 1))
-    assert Choices().way(layer.pattern, torch.zeros(2, 8, 6, 6), convolution) in ("sparse", "dense")
+@pytest.mark.parametrize("slow", ["sparse", "dense"])
+@pytest.mark.parametrize("how", [None, Convolution((3, 3), (1, 1), (1, 1), (1, 1))], ids=["linear", "convolution"])
+def test_the_faster_way_is_chosen(how, slow, monkeypatch):
+    forward = getattr(choose, f"{slow}_forward")
+
+    def slow_forward(*arguments):
+        sleep(0.05)
+        return forward(*arguments)
+
+    monkeypatch.setattr(choose, f"{slow}_forward", slow_forward)
+    monkeypatch.setattr(choose, "_measured", {})
+    layer = random_layer(8, 8, density=0.1) if how is None else random_layer(8, 8, 3, 3, density=0.1)
+    x = random_tensor(2, 8) if how is None else random_tensor(2, 8, 6, 6)
+    assert Choices().way(layer.pattern, x, how) == ("dense" if slow == "sparse" else "sparse")
 
 
-@pytest.mark.parametrize(
-    ("module", "padding"),
-    [
-        (nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=2), (2, 2)),
-        (nn.Conv1d(4, 4, 5, padding="same"), (2,)),
-        (nn.Conv3d(4, 4, 3, padding="valid"), (0, 0, 0)),
-    ],
-)
-def test_convolutions_that_are_covered(module, padding):
-    assert covers(module, torch.zeros(1))
-    found = convolution_of(module)
-    assert found is not None
-    assert found.padding == padding
+@pytest.mark.parametrize("name", ["linear", "convolution"])
+def test_the_dense_way_that_is_timed_is_the_one_that_a_layer_goes(name, monkeypatch):
+    calls = []
 
+    def listen_to(file, function):
+        own = getattr(file, function)
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
-        nn.Conv2d(4, 4, 2, padding="same"),  # one more pixel on the right than on the left
-        nn.ConvTranspose2d(4, 4, 3),
-        nn.Embedding(4, 4),
-    ],
-)
-def test_layers_that_are_not(module):
-    assert not covers(module, torch.zeros(1))
+        def listening(*arguments):
+            told = [tuple(each.shape) if isinstance(each, torch.Tensor) else each for each in arguments]
+            calls.append((function, told))
+            return own(*arguments)
 
+        monkeypatch.setattr(file, function, listening)
 
-def test_half_precision_is_left_to_torch():
-    assert covers(nn.Linear(2, 2), torch.zeros(1, 2))
-    assert not covers(nn.Linear(2, 2), torch.zeros(1, 2, dtype=torch.bfloat16))
+    for file in (choose, layers):
+        for function in ("dense_forward", "dense_input_gradient", "dense_weight_gradient"):
+            listen_to(file, function)
+    how = Convolution((3, 3), (1, 1), (1, 1), (1, 1), groups=2) if name == "convolution" else None
+    x = random_tensor(4, 8, 6, 6) if how else random_tensor(4, 8)
+    layer = random_layer(8, 4, 3, 3, density=0.5) if how else random_layer(8, 8, density=0.5)
+    choose._compute_dense(layer.pattern, layer.values, x, how)
+    timed = calls.copy()
+
+    module = nn.Conv2d(8, 8, 3, padding=1, groups=2, bias=False) if how else nn.Linear(8, 8, bias=False)
+    optimizer = torch.optim.SGD(module.double().parameters(), lr=0.1)
+    regrow.attach(module, optimizer, regrow.Static(sparsity=0.5), storage="packed", kernels="dense")
+    module(x.requires_grad_()).sum().backward()
+    assert calls == 2 * timed
 
 
 def test_numba_is_imported_only_where_it_is_used():

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.kernels.cpu.conv import conv_backward, conv_forward
-from regrow.kernels.cpu.functions import apply_conv
 from regrow.kernels.cpu.planes import Convolution, plan
 from sparse_layers import CONVOLVE, convolutions, from_dense, random_layer, random_tensor
 
@@ -87,25 +86,6 @@ def test_the_same_bits_every_time(num_threads):
     ]
     torch.set_num_threads(before)
     assert all(torch.equal(a, b) for other in results for a, b in zip(results[0], other, strict=True))
-
-
-@pytest.mark.parametrize("way", ["sparse", "dense"])
-def test_autograd_agrees_with_finite_differences(way):
-    layer = random_layer(4, 3, 3, 3, density=0.4)
-    convolution = Convolution((3, 3), (2, 1), (1, 0), (1, 2))
-    inputs = (
-        layer.values.requires_grad_(),
-        random_tensor(2, 3, 5, 6).requires_grad_(),
-        random_tensor(4).requires_grad_(),
-    )
-    assert torch.autograd.gradcheck(lambda v, x, b: apply_conv(layer.pattern, v, x, convolution, b, way), inputs)
-
-
-def test_one_picture_without_a_batch():
-    layer = random_layer(4, 3, 3, 3, density=0.4)
-    x = random_tensor(3, 5, 6)
-    expected = torch.nn.functional.conv2d(x, layer.weight, padding=1)
-    torch.testing.assert_close(apply_conv(layer.pattern, layer.values, x, THREE_BY_THREE), expected)
 
 
 def test_images_with_other_channels_are_refused():

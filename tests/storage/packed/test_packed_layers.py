@@ -66,6 +66,20 @@ def test_outputs_and_gradients_are_those_of_a_dense_layer(name, kernels):
     torch.testing.assert_close(packed.packed_values.grad, slot.places.collect(dense.weight.grad))
 
 
+@pytest.mark.parametrize("kernels", ["sparse", "dense"])
+@pytest.mark.parametrize("name", ["linear", "stride, padding and dilation", "groups"])
+def test_gradients_agree_with_finite_differences(name, kernels):
+    layer, shape = LAYERS[name]
+    _, packed = pair(layer, kernels)
+    names, parameters = zip(*packed.named_parameters(), strict=True)
+
+    def compute(x, *own):
+        return torch.func.functional_call(packed, dict(zip(names, own, strict=True)), (x,))
+
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(compute, (x, *(p.detach().requires_grad_() for p in parameters)))
+
+
 @pytest.mark.parametrize("name", ["linear", "conv 2d"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_autocast_gives_what_it_gives_dense_layers(name, dtype):

@@ -12,38 +12,23 @@ from time import perf_counter
 from typing import get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from regrow.kernels.cpu.functions import Way, backward, forward
+from regrow.kernels.cpu.densify import densify, values_at
+from regrow.kernels.cpu.functions import (
+    Way,
+    dense_forward,
+    dense_input_gradient,
+    dense_weight_gradient,
+    sparse_backward,
+    sparse_forward,
+)
 from regrow.kernels.cpu.pattern import Pattern, make_pattern
 from regrow.kernels.cpu.planes import Convolution
 
 _MOST_POSITIONS = 1 << 26  # a layer larger than this is never made dense: 256 MB of float32
 _ROUNDS = 3
 _measured: dict[str, Way] = {}  # in this process, for all models
-
-
-def covers(module: nn.Module, x: Tensor) -> bool:
-    """Whether the sparse kernels can compute this layer of this input; if not, it must be computed as a dense one."""
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
-        return False
-    return isinstance(module, nn.Linear) or convolution_of(module) is not None
-
-
-def convolution_of(module: nn.Module) -> Convolution | None:
-    """What a convolution layer says of itself; None for other layers, and for padding other than equal zeros."""
-    if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) or module.padding_mode != "zeros":
-        return None
-    padding = module.padding
-    if padding == "valid":
-        padding = (0,) * len(module.kernel_size)
-    elif padding == "same":
-        reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
-        if any(r % 2 for r in reach):
-            return None
-        padding = tuple(r // 2 for r in reach)
-    assert not isinstance(padding, str)
-    return Convolution(module.kernel_size, module.stride, padding, module.dilation, module.groups)
 
 
 @dataclass(frozen=True)
@@ -54,14 +39,14 @@ class Case:
     num_columns: int
     log_density: float
     input_shape: tuple[int, ...]
-    layer: Convolution | None
+    how: Convolution | None
     dtype: torch.dtype
     num_threads: int
 
     @cached_property
     def name(self) -> str:
         """As one line of text, for people and files."""
-        kind = "linear" if self.layer is None else f"conv {self.layer}"
+        kind = "linear" if self.how is None else f"conv {self.how}"
         shape = "x".join(map(str, self.input_shape))
         return (
             f"{kind} {self.num_rows}x{self.num_columns} density 2^{self.log_density:g}"
@@ -69,10 +54,10 @@ class Case:
         )
 
 
-def case_of(pattern: Pattern, x: Tensor, layer: Convolution | None = None) -> Case:
+def case_of(pattern: Pattern, x: Tensor, how: Convolution | None = None) -> Case:
     """The case of a layer and its input, densities rounded to half powers of 2, samples to the next power of 2."""
     size = (pattern.num_rows, pattern.num_columns, pattern.num_entries)
-    return _case(*size, x.shape, layer, x.dtype, torch.get_num_threads())
+    return _case(*size, x.shape, how, x.dtype, torch.get_num_threads())
 
 
 @lru_cache(maxsize=1024)  # asked in every forward pass of every layer
@@ -81,16 +66,16 @@ def _case(
     num_columns: int,
     num_entries: int,
     input_shape: tuple[int, ...],
-    layer: Convolution | None,
+    how: Convolution | None,
     dtype: torch.dtype,
     num_threads: int,
 ) -> Case:
     num_positions = num_rows * num_columns
     log_density = round(2 * log2(max(num_entries, 1) / num_positions)) / 2 if num_positions else 0.0
-    split = len(input_shape) - 1 if layer is None else 1
+    split = len(input_shape) - 1 if how is None else 1
     samples, rest = prod(input_shape[:split]), input_shape[split:]
     rounded = 1 << ceil(log2(samples)) if samples else 0
-    return Case(num_rows, num_columns, log_density, (rounded, *rest), layer, dtype, num_threads)
+    return Case(num_rows, num_columns, log_density, (rounded, *rest), how, dtype, num_threads)
 
 
 @dataclass
@@ -100,11 +85,11 @@ class Choices:
     forced: Way | None = None
     made: dict[str, Way] = field(default_factory=dict)
 
-    def way(self, pattern: Pattern, x: Tensor, layer: Convolution | None = None) -> Way:
+    def way(self, pattern: Pattern, x: Tensor, how: Convolution | None = None) -> Way:
         """The way for this layer and this input; the first time it is asked for, both are tried."""
         if self.forced is not None:
             return self.forced
-        case = case_of(pattern, x, layer)
+        case = case_of(pattern, x, how)
         way = self.made.get(case.name)
         if way is None:
             way = self.made[case.name] = _fastest(case)
@@ -138,12 +123,27 @@ def _measure(case: Case) -> Way:
     best: dict[Way, float] = {}
     for attempt in range(1 + _ROUNDS):  # the first compiles and warms up
         for way in get_args(Way):
+            compute = _compute_sparse if way == "sparse" else _compute_dense
             start = perf_counter()
-            y = forward(pattern, values, x, None, case.layer, way)
-            backward(pattern, values, x, y, case.layer, way, needs_input=True)
+            compute(pattern, values, x, case.how)
             if attempt:
                 best[way] = min(best.get(way, float("inf")), perf_counter() - start)
     return min(best, key=best.__getitem__)
+
+
+def _compute_sparse(pattern: Pattern, values: Tensor, x: Tensor, how: Convolution | None) -> None:
+    """Forward and backward, as a packed layer computes them."""
+    y = sparse_forward(pattern, values, x, None, how)
+    sparse_backward(pattern, values, x, y, how)
+
+
+def _compute_dense(pattern: Pattern, values: Tensor, x: Tensor, how: Convolution | None) -> None:
+    """Likewise: its weight is made for each use of it."""
+    kernel_size = () if how is None else how.kernel_size
+    shape = (pattern.num_rows, pattern.num_columns // prod(kernel_size), *kernel_size)
+    y = dense_forward(densify(pattern, values).view(shape), x, None, how)
+    dense_input_gradient(densify(pattern, values).view(shape), x, y, how)
+    values_at(pattern, dense_weight_gradient(shape, x, y, how).flatten(1))
 
 
 def _random_pattern(case: Case, generator: torch.Generator) -> Pattern:

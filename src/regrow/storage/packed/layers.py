@@ -13,8 +13,15 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from regrow.core.names import clean, unwrap
-from regrow.kernels.cpu import functions as kernels
-from regrow.kernels.cpu.functions import Way, bias_gradient
+from regrow.kernels.cpu.functions import (
+    Way,
+    bias_gradient,
+    dense_forward,
+    dense_input_gradient,
+    dense_weight_gradient,
+    sparse_backward,
+    sparse_forward,
+)
 from regrow.kernels.cpu.planes import Convolution
 from regrow.storage.computed_weights import Forward, expanders_of
 from regrow.storage.packed.growth import gradient_tiles
@@ -111,12 +118,8 @@ class _Layer(torch.autograd.Function):
         ctx.save_for_backward(x, values)
         ctx.slot, ctx.how, ctx.way, ctx.version = slot, how, way, slot.version()
         if way == "sparse":
-            return kernels.forward(_pattern(slot), values, x, bias, how, way)
-        weight = slot.places.spread(values)
-        if how is None:
-            return F.linear(x, weight, bias)
-        none = (0,) * len(how.stride)
-        return torch.convolution(x, weight, bias, how.stride, how.padding, how.dilation, False, none, how.groups)
+            return sparse_forward(_pattern(slot), values, x, bias, how)
+        return dense_forward(slot.places.spread(values), x, bias, how)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -131,14 +134,14 @@ def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     dx = dvalues = None
     if ctx.way == "sparse":
         if needs_x or needs_values:
-            dx, dvalues = kernels.backward(_pattern(slot), values, x, dy, how, ctx.way, needs_x)
+            dx, dvalues = sparse_backward(_pattern(slot), values, x, dy, how, needs_x)
         if needs_values and slot.wanted:
             slot.look_for_growth(gradient_tiles(slot.layer, x, dy, how), ctx.version)
     else:
-        backward = _linear_backward if how is None else _convolution_backward
-        dx, gradient = backward(ctx, x, values, dy)
-        if gradient is not None:
-            dvalues = _take(gradient, slot, ctx.version)
+        if needs_x:
+            dx = dense_input_gradient(slot.places.spread(values), x, dy, how)
+        if needs_values:
+            dvalues = _take(dense_weight_gradient(slot.layer.shape, x, dy, how), slot, ctx.version)
     return (
         dx,
         dvalues if needs_values else None,
@@ -151,35 +154,6 @@ def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 # Its guard against a second differentiation costs as much as a small layer, so it is left out where none can follow.
 _go_back_once = torch.autograd.function.once_differentiable(_go_back)
-
-
-def _linear_backward(ctx: Any, x: Tensor, values: Tensor, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """What a dense linear layer gives: of one of weight and gradient at a time."""
-    dx = dy @ ctx.slot.places.spread(values) if ctx.needs_input_grad[0] else None
-    if not ctx.needs_input_grad[1]:
-        return dx, None
-    return dx, dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1])
-
-
-def _convolution_backward(ctx: Any, x: Tensor, values: Tensor, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Likewise: the weight is gone before its gradient comes, for which its shape alone is needed."""
-    dx = gradient = None
-    if ctx.needs_input_grad[0]:
-        dx, _ = _convolve_back(ctx.how, dy, x, ctx.slot.places.spread(values), (True, False, False))
-    if ctx.needs_input_grad[1]:
-        no_memory = values.new_empty(1).expand(ctx.slot.layer.shape)
-        _, gradient = _convolve_back(ctx.how, dy, x, no_memory, (False, True, False))
-    return dx, gradient
-
-
-def _convolve_back(
-    how: Convolution, dy: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, ...]
-) -> tuple[Tensor, Tensor]:
-    none = (0,) * len(how.stride)
-    dx, gradient, _ = torch.ops.aten.convolution_backward(
-        dy, x, weight, None, how.stride, how.padding, how.dilation, False, none, how.groups, needed
-    )
-    return dx, gradient
 
 
 def _take(gradient: Tensor, slot: Slot, version: Version) -> Tensor:
