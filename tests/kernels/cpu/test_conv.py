@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.kernels.cpu.conv import conv_backward, conv_forward
-from regrow.kernels.cpu.planes import Convolution, plan
+from regrow.kernels.cpu.planes import Convolution, planes_for
 from sparse_layers import CONVOLVE, convolutions, from_dense, random_layer, random_tensor
 
 THREE_BY_THREE = Convolution((3, 3), (1, 1), (1, 1), (1, 1))
@@ -26,15 +26,15 @@ def test_one_tap_is_one_shift_of_the_picture():
 
 def test_lines_share_their_margin():
     # A 3 x 3 kernel reaches one pixel over each edge; one more pixel per line and one more line serve both.
-    assert plan(THREE_BY_THREE, (8, 8), 16, 1).size == (1, 9, 9)
-    assert plan(Convolution((1, 1), (1, 1), (0, 0), (1, 1)), (8, 8), 16, 1).size == (1, 8, 8)
+    assert planes_for(THREE_BY_THREE, (8, 8), 16, 1).size == (1, 9, 9)
+    assert planes_for(Convolution((1, 1), (1, 1), (0, 0), (1, 1)), (8, 8), 16, 1).size == (1, 8, 8)
 
 
 def test_a_stride_splits_a_picture_into_phases():
     # With stride 2 taps 0 and 2 of the kernel read the odd pixels, one of them a place earlier; tap 1 the even ones.
-    planes = plan(Convolution((3,), (2,), (1,), (1,)), (8,), 1, 1)
+    planes = planes_for(Convolution((3,), (2,), (1,), (1,)), (8,), 1, 1)
     assert planes.size == (1, 1, 5)
-    half = planes.block * 5
+    half = planes.images_at_once * 5
     assert planes.taps.tolist() == [half - 1, 0, half]
 
 

@@ -13,8 +13,20 @@ import torch
 from torch import Tensor
 
 from regrow.kernels.cpu.pattern import Pattern, bias_for, check_fits
+from regrow.kernels.cpu.tables import (
+    BackwardPlan,
+    ForwardPlan,
+    LayOut,
+    LinearBackward,
+    LinearForward,
+    Table,
+    Tiles,
+    filler,
+    kept,
+)
 from regrow.kernels.cpu.threads import num_threads_for, run
 
+_linear_forward, _linear_backward = filler(LinearForward), filler(LinearBackward)
 _LANES, _CHUNK = 16, 16  # as in the kernels
 _FORWARD_TILE, _BACKWARD_TILE = 64, 128  # samples side by side: a tile of sums in registers; long runs to sum over
 _BLOCK_BYTES = 1 << 18  # half of what a core has in its second cache, mostly
@@ -70,15 +82,16 @@ def _portions(batch: Tensor) -> Sequence[Tensor]:
 
 def _forward(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> None:
     plan = forward_plan(pattern, len(batch), batch.dtype)
-    room = batch.new_empty(plan.room)
-    start("linear_forward", pattern, plan, batch, room, forward_pointers(values, batch, bias, y, room))
+    scratch = batch.new_empty(plan.num_scratch)
+    table = forward_table(plan, values, batch, bias, y, scratch)
+    start("linear_forward", pattern, plan, batch, scratch, table)
 
 
 def _backward(pattern: Pattern, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor) -> None:
-    kernel = "linear_values" if dx is None else "linear_both"
     plan = backward_plan(pattern, len(batch), batch.dtype)
-    room = batch.new_empty(plan.room)
-    start(kernel, pattern, plan, dy, room, backward_pointers(values, batch, dy, dx, gradient, room))
+    scratch = batch.new_empty(plan.num_scratch)
+    table = backward_table(plan, values, batch, dy, dx, gradient, scratch)
+    start("linear_backward", pattern, plan, dy, scratch, table)
 
 
 class Plan(NamedTuple):
@@ -86,18 +99,18 @@ class Plan(NamedTuple):
 
     num_parts: int
     work: int
-    room: int  # numbers
-    padded: int  # samples with the padding
+    num_scratch: int  # numbers
+    num_padded: int  # samples with the padding
     tile: int
-    known: "array[int]"  # what the kernels are told besides where the tensors are
+    known: "array[int]"  # the table of what the kernels are told besides where the tensors are
     address: int  # of that
 
 
-def start(kernel: str, pattern: Pattern, plan: Plan, batch: Tensor, room: Tensor, pointers: list[int]) -> None:
+def start(kernel: str, pattern: Pattern, plan: Plan, batch: Tensor, scratch: Tensor, table: Table) -> None:
     """Run a pass by itself; several threads need the batch that they share in tiles before they begin."""
     if plan.num_parts > 1:
-        _lay_out(plan, batch, room)
-    run(kernel, room.dtype, pattern.rows.dtype, plan.num_parts, [plan.address, *pointers], plan.work)
+        _lay_out(plan, batch, scratch)
+    run(kernel, scratch.dtype, pattern.rows.dtype, plan.num_parts, table, plan.work)
 
 
 def _remembered(make: Callable[[Pattern, int, torch.dtype], Plan]) -> Callable[[Pattern, int, torch.dtype], Plan]:
@@ -117,52 +130,99 @@ def _remembered(make: Callable[[Pattern, int, torch.dtype], Plan]) -> Callable[[
 
 @_remembered
 def forward_plan(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
-    padded = _round_up(num_samples)
-    work = pattern.num_entries * padded
+    num_padded = _round_up(num_samples)
+    work = pattern.num_entries * num_padded
     num_parts = _num_parts_of_rows(pattern, num_threads_for(work))
-    num_laid = pattern.num_columns * (min(padded, _FORWARD_TILE) if num_parts == 1 else padded)
-    block, at_once = _blocks(pattern.num_entries, pattern.num_rows, pattern.num_columns, _FORWARD_TILE, dtype)
-    num_sums = num_parts * at_once * _FORWARD_TILE
-    by_row = dtype.itemsize * num_laid
-    sums = by_row + dtype.itemsize * pattern.num_entries
-    cursors = sums + dtype.itemsize * num_sums
-    reached = cursors + dtype.itemsize * num_parts * pattern.num_columns
-    sizes = [pattern.num_rows, pattern.num_columns, num_samples, padded, _FORWARD_TILE]
-    rooms = [by_row, sums, cursors, reached]
-    known = array("q", [*pattern.by_row, *pattern.by_column, *sizes, block, at_once, *rooms])
-    room = num_laid + pattern.num_entries + num_sums + num_parts * (pattern.num_columns + at_once)
-    return Plan(num_parts, work, room, padded, _FORWARD_TILE, known, known.buffer_info()[0])
+    num_laid = pattern.num_columns * (min(num_padded, _FORWARD_TILE) if num_parts == 1 else num_padded)
+    columns_at_once, rows_at_once = _blocks(
+        pattern.num_entries, pattern.num_rows, pattern.num_columns, _FORWARD_TILE, dtype
+    )
+    num_sums = num_parts * rows_at_once * _FORWARD_TILE
+    by_row_at = dtype.itemsize * num_laid
+    sums_at = by_row_at + dtype.itemsize * pattern.num_entries
+    cursors_at = sums_at + dtype.itemsize * num_sums
+    known = ForwardPlan(
+        pattern=pattern.table,
+        tiles=Tiles(
+            num_samples=num_samples,
+            num_padded=num_padded,
+            tile=_FORWARD_TILE,
+            rows_at_once=rows_at_once,
+            columns_at_once=columns_at_once,
+        ),
+        by_row_at=by_row_at,
+        sums_at=sums_at,
+        cursors_at=cursors_at,
+        reached_at=cursors_at + dtype.itemsize * num_parts * pattern.num_columns,
+    )
+    num_scratch = num_laid + pattern.num_entries + num_sums + num_parts * (pattern.num_columns + rows_at_once)
+    return Plan(num_parts, work, num_scratch, num_padded, _FORWARD_TILE, *kept(known))
 
 
-def forward_pointers(values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor, room: Tensor) -> list[int]:
+def forward_table(
+    plan: Plan, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor, scratch: Tensor
+) -> LinearForward:
     """Where a forward pass finds what it needs, and the y to fill."""
-    own = 0 if bias is None else bias.data_ptr()
-    return [values.data_ptr(), own, y.data_ptr(), room.data_ptr(), batch.data_ptr(), *batch.stride()]
+    step_sample, step_channel = batch.stride()
+    return _linear_forward(
+        plan=plan.address,
+        values=values.data_ptr(),
+        bias=0 if bias is None else bias.data_ptr(),
+        y=y.data_ptr(),
+        scratch=scratch.data_ptr(),
+        x=batch.data_ptr(),
+        step_sample=step_sample,
+        step_channel=step_channel,
+    )
 
 
 @_remembered
 def backward_plan(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan:
-    padded = _round_up(num_samples)
-    work = 2 * pattern.num_entries * padded
+    num_padded = _round_up(num_samples)
+    work = 2 * pattern.num_entries * num_padded
     num_threads = num_threads_for(work)
     num_parts = 4 * num_threads if num_threads > 1 else 1
-    num_laid = pattern.num_rows * (min(padded, _BACKWARD_TILE) if num_parts == 1 else padded)
-    block, at_once = _blocks(pattern.num_entries, pattern.num_columns, pattern.num_rows, _BACKWARD_TILE, dtype)
-    num_both = num_parts * 2 * at_once * _BACKWARD_TILE
-    here = dtype.itemsize * num_laid
-    reached = here + dtype.itemsize * num_both
-    sizes = [pattern.num_rows, pattern.num_columns, num_samples, padded, _BACKWARD_TILE]
-    known = array("q", [*pattern.by_column, *sizes, block, at_once, here, reached])
-    room = num_laid + num_both + num_parts * at_once
-    return Plan(num_parts, work, room, padded, _BACKWARD_TILE, known, known.buffer_info()[0])
+    num_laid = pattern.num_rows * (min(num_padded, _BACKWARD_TILE) if num_parts == 1 else num_padded)
+    rows_at_once, columns_at_once = _blocks(
+        pattern.num_entries, pattern.num_columns, pattern.num_rows, _BACKWARD_TILE, dtype
+    )
+    num_both = num_parts * 2 * columns_at_once * _BACKWARD_TILE
+    own_at = dtype.itemsize * num_laid
+    known = BackwardPlan(
+        pattern=pattern.table,
+        tiles=Tiles(
+            num_samples=num_samples,
+            num_padded=num_padded,
+            tile=_BACKWARD_TILE,
+            rows_at_once=rows_at_once,
+            columns_at_once=columns_at_once,
+        ),
+        own_at=own_at,
+        reached_at=own_at + dtype.itemsize * num_both,
+    )
+    num_scratch = num_laid + num_both + num_parts * columns_at_once
+    return Plan(num_parts, work, num_scratch, num_padded, _BACKWARD_TILE, *kept(known))
 
 
-def backward_pointers(
-    values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor, room: Tensor
-) -> list[int]:
+def backward_table(
+    plan: Plan, values: Tensor, batch: Tensor, dy: Tensor, dx: Tensor | None, gradient: Tensor, scratch: Tensor
+) -> LinearBackward:
     """Likewise, with the dx to fill, if any, and the gradient to add to."""
-    what = [values.data_ptr(), gradient.data_ptr(), batch.data_ptr(), *batch.stride()]
-    return [*what, room.data_ptr(), 0 if dx is None else dx.data_ptr(), dy.data_ptr(), *dy.stride()]
+    step_sample, step_channel = batch.stride()
+    step_below, step_row = dy.stride()
+    return _linear_backward(
+        plan=plan.address,
+        values=values.data_ptr(),
+        gradient=gradient.data_ptr(),
+        x=batch.data_ptr(),
+        step_sample=step_sample,
+        step_channel=step_channel,
+        scratch=scratch.data_ptr(),
+        dx=0 if dx is None else dx.data_ptr(),
+        dy=dy.data_ptr(),
+        step_below=step_below,
+        step_row=step_row,
+    )
 
 
 def _blocks(num_entries: int, num_lines: int, length: int, tile: int, dtype: torch.dtype) -> tuple[int, int]:
@@ -182,15 +242,25 @@ def _round_up(num_samples: int) -> int:
     return -(-num_samples // _LANES) * _LANES
 
 
-def _lay_out(plan: Plan, batch: Tensor, room: Tensor) -> None:
+def _lay_out(plan: Plan, batch: Tensor, scratch: Tensor) -> None:
     """Put a batch into tiles with samples side by side."""
     num_samples, num_channels = batch.shape
-    work = 8 * plan.padded * num_channels
+    step_sample, step_channel = batch.stride()
+    work = 8 * plan.num_padded * num_channels
     num_chunks = max(1, min(4 * num_threads_for(work), num_channels // 64))
-    num_parts = -(-plan.padded // plan.tile) * num_chunks
-    where = [batch.data_ptr(), *batch.stride(), room.data_ptr()]
-    args = [*where, num_channels, num_samples, plan.padded, plan.tile, num_chunks]
-    run("lay_out", batch.dtype, torch.int32, num_parts, args, work)
+    table = LayOut(
+        x=batch.data_ptr(),
+        step_sample=step_sample,
+        step_channel=step_channel,
+        tiles=scratch.data_ptr(),
+        num_channels=num_channels,
+        num_samples=num_samples,
+        num_padded=plan.num_padded,
+        tile=plan.tile,
+        num_chunks=num_chunks,
+    )
+    num_parts = -(-plan.num_padded // plan.tile) * num_chunks
+    run("lay_out", batch.dtype, torch.int32, num_parts, table, work)
 
 
 def _num_parts_of_rows(pattern: Pattern, num_threads: int) -> int:

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regrow.kernels.cpu.tables import Entries, ListByRow, NumberEntries, OrderByRow, ReadEntries, Table
 from regrow.kernels.cpu.threads import run
 
+KERNEL_DTYPES = (torch.float32, torch.float64)
 _LARGEST = 2**31 - 1
 
 
@@ -35,14 +37,16 @@ class Pattern:
         return self.rows.numel()
 
     @cached_property
-    def by_column(self) -> tuple[int, int]:
-        """Where the kernels find column order: the addresses of `col_starts` and `rows`."""
-        return self.col_starts.data_ptr(), self.rows.data_ptr()
-
-    @cached_property
-    def by_row(self) -> tuple[int, int]:
-        """Where the kernels find row order: the addresses of `row_starts` and `columns`."""
-        return self.row_starts.data_ptr(), self.columns.data_ptr()
+    def table(self) -> Entries:
+        """Where the kernels find both orders."""
+        return Entries(
+            row_starts=self.row_starts.data_ptr(),
+            columns=self.columns.data_ptr(),
+            col_starts=self.col_starts.data_ptr(),
+            rows=self.rows.data_ptr(),
+            num_rows=self.num_rows,
+            num_columns=self.num_columns,
+        )
 
     @cached_property
     def plans(self) -> dict[Any, Any]:
@@ -57,20 +61,30 @@ class Pattern:
     def numbered(self, row_step: int, column_step: int) -> Tensor:
         """row * row_step + column * column_step of the entries, in column order."""
         made = torch.empty(self.num_entries, dtype=torch.int64, device="cpu")
-        args = [*self.by_column, self.num_columns, row_step, column_step, made.data_ptr()]
-        self._run("number_entries", torch.get_num_threads(), args)
+        table = NumberEntries(
+            pattern=self.table,
+            row_step=row_step,
+            column_step=column_step,
+            made=made.data_ptr(),
+        )
+        self._run("number_entries", torch.get_num_threads(), table)
         return made
 
     def listed_by_row(self) -> tuple[Tensor, Tensor]:
         """row * num_columns + column of the entries, in row order, and which they are in column order."""
         made, order = (torch.empty(self.num_entries, dtype=torch.int64, device="cpu") for _ in range(2))
         cursors = self.col_starts.clone()
-        args = [*self.by_row, self.num_rows, self.num_columns, *_pointers(cursors, made, order)]
-        self._run("list_by_row", 1, args)
+        table = ListByRow(
+            pattern=self.table,
+            cursors=cursors.data_ptr(),
+            made=made.data_ptr(),
+            order=order.data_ptr(),
+        )
+        self._run("list_by_row", 1, table)
         return made, order
 
-    def _run(self, kernel: str, num_parts: int, args: list[int]) -> None:
-        run(kernel, torch.float32, self.rows.dtype, num_parts, args, work=self.num_entries)
+    def _run(self, kernel: str, num_parts: int, table: Table) -> None:
+        run(kernel, torch.float32, self.rows.dtype, num_parts, table, work=self.num_entries)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For copying: addresses that were looked up do not go along."""
@@ -89,27 +103,33 @@ def make_pattern(rows: Tensor, columns: Tensor, num_rows: int, num_columns: int)
         raise ValueError(f"sparse CPU kernels count up to {_LARGEST} rows, columns and nonzeros; use dense storage")
     if len(columns) != num:
         raise ValueError(f"every entry has a row and a column, got {num} rows and {len(columns)} columns")
-    given = [positions.to("cpu", torch.int64).contiguous() for positions in (rows, columns)]
+    given_rows, given_columns = (positions.to("cpu", torch.int64).contiguous() for positions in (rows, columns))
     index = torch.uint16 if max(num_rows, num_columns) <= 1 << 16 else torch.int32
     own, other = (torch.empty(num, dtype=index, device="cpu") for _ in range(2))
     lengths = (num_columns + 1, num_rows + 1)
     col_starts, row_starts = (torch.zeros(length, dtype=torch.int32, device="cpu") for length in lengths)
+    pattern = Pattern(num_rows, num_columns, own, col_starts, other, row_starts)
     wrong = torch.tensor(-1, device="cpu")
-    read, written = _pointers(*given), _pointers(own, col_starts, wrong)
-    run("read_entries", torch.float32, index, 1, [*read, num, num_rows, num_columns, *written], work=num)
+    read = ReadEntries(
+        made=pattern.table,
+        rows=given_rows.data_ptr(),
+        columns=given_columns.data_ptr(),
+        num=num,
+        wrong=wrong.data_ptr(),
+    )
+    run("read_entries", torch.float32, index, 1, read, work=num)
     if wrong >= 0:
         raise ValueError(
             f"entry {int(wrong)} at row {int(rows[wrong])}, column {int(columns[wrong])} is outside of {num_rows} x "
             f"{num_columns} or out of order; sort entries by column, then by row"
         )
-    args = [*_pointers(own, col_starts, other, row_starts), num_rows, num_columns]
-    run("order_by_row", torch.float32, index, 1, args, work=num)
-    return Pattern(num_rows, num_columns, own, col_starts, other, row_starts)
+    run("order_by_row", torch.float32, index, 1, OrderByRow(pattern.table), work=num)
+    return pattern
 
 
 def check_fits(pattern: Pattern, values: Tensor, *others: Tensor | None) -> None:
     """Refuse tensors that the kernels, which work on bare memory, would misread."""
-    if values.dtype not in (torch.float32, torch.float64) or values.device.type != "cpu":
+    if values.dtype not in KERNEL_DTYPES or values.device.type != "cpu":
         raise TypeError(f"sparse CPU kernels take float32 or float64, got {values.dtype} on {values.device}; densify")
     if values.shape != pattern.rows.shape or not values.is_contiguous():
         raise ValueError(f"a pattern of {pattern.num_entries} entries takes as many values, got {tuple(values.shape)}")
@@ -127,7 +147,3 @@ def bias_for(pattern: Pattern, bias: Tensor | None) -> Tensor | None:
     if bias is not None and bias.shape not in ((pattern.num_rows,), (1,), ()):
         raise ValueError(f"this layer has {pattern.num_rows} outputs, got a bias of shape {tuple(bias.shape)}")
     return None if bias is None else bias.expand(pattern.num_rows).contiguous()
-
-
-def _pointers(*tensors: Tensor) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]

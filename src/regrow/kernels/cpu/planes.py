@@ -14,6 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regrow.kernels.cpu.tables import Pictures, PlaneSizes, filler
+
+_pictures = filler(Pictures)
 _SIDE_BY_SIDE = 512  # pixels in a run that are enough to forget its beginning and end
 _LANES, _WIDEST = 16, 64
 
@@ -39,66 +42,80 @@ class Convolution:
 
 
 class Planes(NamedTuple):
-    """Numbers in a plane along three dimensions, images side by side, and the room they take in all."""
+    """How one thread keeps some images in planes."""
 
-    size: tuple[int, ...]
+    size: tuple[int, ...]  # of a plane, margin included, along three dimensions
     stride: tuple[int, ...]
-    block: int
-    run: int
-    x_step: int
-    y_step: int
-    lead: int
-    room: int
+    images_at_once: int  # side by side
+    sizes: PlaneSizes
     taps: Tensor
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.run, self.x_step, self.y_step, self.lead, self.room
+    def inputs(self, x: Tensor) -> Pictures:
+        """A batch of inputs, or of their gradients."""
+        return self._pictures(x, self.stride)
 
-    def input(self, x: Tensor) -> list[int]:
-        """A batch of inputs, or of their gradients, as the kernels want to know it."""
-        return self._picture(x, self.stride)
-
-    def output(self, y: Tensor) -> list[int]:
+    def outputs(self, y: Tensor) -> Pictures:
         """A batch of outputs, likewise: pixels of all outputs are neighbours."""
-        return self._picture(y, (1, 1, 1))
+        return self._pictures(y, (1, 1, 1))
 
-    def _picture(self, x: Tensor, stride: tuple[int, ...]) -> list[int]:
+    def _pictures(self, x: Tensor, stride: tuple[int, ...]) -> Pictures:
         missing = 5 - x.ndim
         step_image, step_channel, *steps = x.stride()
-        size = [1] * missing + list(x.shape[2:])
-        return [step_image, step_channel, *size, *([0] * missing), *steps, *stride, *self.size, self.block]
+        depth, height, width = [1] * missing + list(x.shape[2:])
+        step_depth, step_height, step_width = [0] * missing + steps
+        stride_depth, stride_height, stride_width = stride
+        plane_depth, plane_height, plane_width = self.size
+        return _pictures(
+            step_image=step_image,
+            step_channel=step_channel,
+            depth=depth,
+            height=height,
+            width=width,
+            step_depth=step_depth,
+            step_height=step_height,
+            step_width=step_width,
+            stride_depth=stride_depth,
+            stride_height=stride_height,
+            stride_width=stride_width,
+            plane_depth=plane_depth,
+            plane_height=plane_height,
+            plane_width=plane_width,
+            images_at_once=self.images_at_once,
+        )
 
 
 @lru_cache(maxsize=256)
-def plan(layer: Convolution, size: tuple[int, ...], num_channels: int, num_images: int) -> Planes:
+def planes_for(how: Convolution, size: tuple[int, ...], num_channels: int, num_images: int) -> Planes:
     """Lay out pictures of a size of which one thread gets at most `num_images`."""
     missing = 3 - len(size)
-    lines = list(
-        zip(size, layer.output_size(size), layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True)
-    )
+    num_outputs = how.output_size(size)
+    lines = zip(size, num_outputs, how.kernel_size, how.stride, how.padding, how.dilation, strict=True)
     alongs = [_along(1, 1, 1, 1, 0, 1)] * missing + [_along(*line) for line in lines]
     widths = tuple(along.width for along in alongs)
-    stride = (*([1] * missing), *layer.stride)
-    outputs = [1] * missing + list(layer.output_size(size))
+    stride = (*([1] * missing), *how.stride)
     plane = prod(widths)
-    block = max(1, min(num_images, -(-_SIDE_BY_SIDE // plane)))
+    images_at_once = max(1, min(num_images, -(-_SIDE_BY_SIDE // plane)))
     steps = (widths[1] * widths[2], widths[2], 1)
-    run = 1 + sum((out - 1) * step for out, step in zip(outputs, steps, strict=True))
-    x_step = _round_up(prod(stride) * block * plane) + _LANES  # never a power of two, which would share cache lines
-    y_step = _round_up((block - 1) * plane + run) + _LANES
-    lead = _round_up(sum(along.lead * step for along, step in zip(alongs, steps, strict=True)))
-    room = lead + num_channels * x_step + _round_up(plane) + _WIDEST
+    span = 1 + sum((num - 1) * step for num, step in zip([1] * missing + list(num_outputs), steps, strict=True))
+    channel_step = (
+        _round_up(prod(stride) * images_at_once * plane) + _LANES
+    )  # no power of two: cache lines would be shared
+    before = _round_up(sum(along.before * step for along, step in zip(alongs, steps, strict=True)))
     taps = [
-        c * x_step
+        c * channel_step
         + sum(tap.shift * step for tap, step in zip(taps, steps, strict=True))
-        + block * plane * _phase(taps, stride)
-        for c in range(num_channels // layer.groups)
+        + images_at_once * plane * _phase(taps, stride)
+        for c in range(num_channels // how.groups)
         for taps in product(*(along.taps for along in alongs))
     ]
-    return Planes(
-        widths, stride, block, run, x_step, y_step, lead, room, torch.tensor(taps, dtype=torch.int32, device="cpu")
+    sizes = PlaneSizes(
+        span=span,
+        channel_step=channel_step,
+        output_step=_round_up((images_at_once - 1) * plane + span) + _LANES,
+        before=before,
+        plane_memory=before + num_channels * channel_step + _round_up(plane) + _WIDEST,
     )
+    return Planes(widths, stride, images_at_once, sizes, torch.tensor(taps, dtype=torch.int32, device="cpu"))
 
 
 class _Tap(NamedTuple):
@@ -108,7 +125,7 @@ class _Tap(NamedTuple):
 
 class _Along(NamedTuple):
     width: int
-    lead: int
+    before: int
     taps: list[_Tap]
 
 

@@ -4,27 +4,28 @@ A second pool of threads would compete with torch's own, which spin for a while 
 threads of a pool of ours were then no faster than one. So kernels run on torch's OpenMP team, through the entry point
 that compilers use. Where that is not to be had, Python threads do the same work, more slowly started.
 
-A job is a row of whole numbers: a counter of parts taken, the number of parts, and the arguments of the kernel, where
-arrays stand by their address. Every thread takes the next part until none is left. What a part computes does not
-depend on who takes it, nor when.
+A job is a row of whole numbers: a counter of parts taken, the number of parts, and the kernel's table. Every thread
+takes the next part until none is left. What a part computes does not depend on who takes it, nor when.
 """
 
 import ctypes
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
 import torch
 
+from regrow.kernels.cpu.tables import Table, numbers
+
 _NUM_SMALL = 1 << 21  # multiplications, a tenth of a millisecond: one thread is through before another is awake
 
 
-def run(kernel: str, value: torch.dtype, index: torch.dtype, num_parts: int, args: Sequence[int], work: int) -> None:
+def run(kernel: str, value: torch.dtype, index: torch.dtype, num_parts: int, table: Table, work: int) -> None:
     """Run all parts of a kernel; `work` is about how many multiplications there are."""
-    entry = _entries().entry(kernel, value, index)
-    job = array("q", [0, num_parts, *args])
+    entry = _entry(kernel, type(table), value, index)
+    job = array("q", [0, num_parts, *numbers(table)])
     address, _ = job.buffer_info()
     num_threads = num_threads_for(work) if num_parts > 1 else 1
     if num_threads == 1:
@@ -39,10 +40,10 @@ def num_threads_for(work: int) -> int:
 
 
 @cache
-def _entries() -> Any:
-    from regrow.kernels.cpu.numba import entries as numba_entries  # here, because numba takes a second to import
+def _entry(kernel: str, table: type[Table], value: torch.dtype, index: torch.dtype) -> Any:
+    from regrow.kernels.cpu.numba.entries import entry  # here, because numba takes a second to import
 
-    return numba_entries
+    return entry(kernel, table, value, index)  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 from numba import cfunc, types
 
+from regrow.kernels.cpu import tables
 from regrow.kernels.cpu.numba import kernels as numba_kernels
-from regrow.kernels.cpu.numba.simd import pointer, take
+from regrow.kernels.cpu.numba.arguments import read
+from regrow.kernels.cpu.numba.simd import ahead, pointer, take
 
 _TYPES = {
     torch.float32: types.float32,
@@ -18,30 +20,38 @@ _TYPES = {
 }
 
 
-@cache
-def entry(kernel, value, index):
+def entry(kernel, table, value, index):
     """A C function that takes the address of a job and does parts of it until none is left."""
-    what = getattr(numba_kernels, kernel), _TYPES[value], _TYPES[index], _stamp()
+    function = getattr(numba_kernels, kernel)
+    takes = function.__annotations__["job"]
+    if table is not takes:
+        raise TypeError(f"{kernel} takes {takes.__name__}, got {table.__name__}")
+    what = function, table, _TYPES[value], _TYPES[index], _stamp()
     try:
         return _compile(*what, keep=True).ctypes
     except RuntimeError:  # no folder that we may write to: every process compiles for itself
         return _compile(*what, keep=False).ctypes
 
 
-def _compile(kernel, value, index, stamp, keep):
+def _compile(kernel, table, value, index, stamp, keep):
     @cfunc(types.void(types.voidptr), cache=keep, error_model="numpy")
     def work(job):
         stamp  # noqa: B018, what is compiled is kept by the names used here, and must not outlive a change of sources
-        numbers = pointer(job, types.int64)
-        part = take(numbers)
-        while part < numbers[1]:
-            kernel(numbers, part, value, index)
-            part = take(numbers)
+        counter = pointer(job, types.int64)
+        num_parts, arguments = counter[1], read(ahead(counter, 2), table, value, index)
+        part = take(counter)
+        while part < num_parts:
+            kernel(arguments, part, num_parts, value)
+            part = take(counter)
 
     return work
 
 
 @cache
 def _stamp():
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+    return hashlib.sha256(b"".join(source.read_bytes() for source in _sources())).hexdigest()
+
+
+def _sources():
+    """All that decides what is compiled."""
+    return [Path(tables.__file__), *sorted(Path(__file__).parent.glob("*.py"))]

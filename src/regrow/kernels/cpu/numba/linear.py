@@ -9,22 +9,22 @@ from numba.extending import register_jitable
 
 from regrow.kernels.cpu.numba.order import first_at, first_of, put_in_row_order
 from regrow.kernels.cpu.numba.planes import fill_zeros
-from regrow.kernels.cpu.numba.simd import ahead, pointer, turn_square
+from regrow.kernels.cpu.numba.simd import ahead, is_given, pointer, turn_square
 from regrow.kernels.cpu.numba.sums import both_gradients, continue_row, sum_row, values_gradient
+from regrow.kernels.cpu.tables import LayOut, LinearBackward, LinearForward
 
 _CHUNK = 16  # channels turned at once: a cache line of float32
 
 
 @register_jitable
-def lay_out(numbers, part, value, index):
+def lay_out(job: LayOut, part, num_parts, value):
     """Turn a batch [sample, channel] into tiles [channel, sample]."""
-    x, step_sample, step_channel, tiles = pointer(numbers[2], value), numbers[3], numbers[4], pointer(numbers[5], value)
-    num_channels, num_samples, padded, tile, num_chunks = numbers[6], numbers[7], numbers[8], numbers[9], numbers[10]
-    first, chunk = part // num_chunks * tile, part % num_chunks
-    width, present = min(tile, padded - first), min(tile, num_samples - first)
+    num_chunks, num_channels = job.num_chunks, job.num_channels
+    first, chunk = part // num_chunks * job.tile, part % num_chunks
+    width, present = min(job.tile, job.num_padded - first), min(job.tile, job.num_samples - first)
     begin, end = chunk * num_channels // num_chunks, (chunk + 1) * num_channels // num_chunks
-    source, target = ahead(x, first * step_sample), ahead(tiles, first * num_channels)
-    _lay_out_tile(source, step_sample, step_channel, present, target, width, begin, end)
+    source, target = ahead(job.x, first * job.step_sample), ahead(job.tiles, first * num_channels)
+    _lay_out_tile(source, job.step_sample, job.step_channel, present, target, width, begin, end)
 
 
 @register_jitable
@@ -61,98 +61,83 @@ def _turn(source, step_i, step_j, target, step, num_i, num_j):
 
 
 @register_jitable
-def linear_forward(numbers, part, value, index):
+def linear_forward(job: LinearForward, part, num_parts, value):
     """y[sample, row] = bias[row] + sum over the row's entries of value * x[sample, column], for a range of rows."""
-    known = pointer(numbers[2], types.int64)
-    row_starts, columns = pointer(known[0], types.int32), pointer(known[1], index)
-    col_starts, rows = pointer(known[2], types.int32), pointer(known[3], index)
-    num_rows, num_columns, num_samples, padded, tile = known[4], known[5], known[6], known[7], known[8]
-    values, bias, y = pointer(numbers[3], value), pointer(numbers[4], value), pointer(numbers[5], value)
-    room, x, step_sample, step_channel = numbers[6], pointer(numbers[7], value), numbers[8], numbers[9]
-    block, at_once = known[9], known[10]
-    tiles, by_row = pointer(room, value), pointer(room + known[11], value)
-    sums = ahead(pointer(room + known[12], value), part * at_once * tile)
-    cursors = ahead(pointer(room + known[13], types.int32), part * num_columns)
-    reached = ahead(pointer(room + known[14], types.int32), part * at_once)
+    plan, pattern = job.plan, job.plan.pattern
+    row_starts, columns = pattern.row_starts, pattern.columns
+    num_rows, num_columns = pattern.num_rows, pattern.num_columns
+    rows_at_once, columns_at_once, tile = plan.tiles.rows_at_once, plan.tiles.columns_at_once, plan.tiles.tile
+    num_samples, num_padded = plan.tiles.num_samples, plan.tiles.num_padded
+    tiles, by_row = pointer(job.scratch, value), pointer(job.scratch + plan.by_row_at, value)
+    sums = ahead(pointer(job.scratch + plan.sums_at, value), part * rows_at_once * tile)
+    cursors = ahead(pointer(job.scratch + plan.cursors_at, types.int32), part * num_columns)
+    reached = ahead(pointer(job.scratch + plan.reached_at, types.int32), part * rows_at_once)
 
-    r0 = first_of(part, numbers[1], row_starts, num_rows)
-    r1 = first_of(part + 1, numbers[1], row_starts, num_rows)
-    put_in_row_order(values, by_row, row_starts, columns, col_starts, rows, num_columns, r0, r1, cursors)
-    for first in range(0, padded, tile):
-        width, present = min(tile, padded - first), min(tile, num_samples - first)
-        here = tiles if numbers[1] == 1 else ahead(tiles, first * num_columns)
-        if numbers[1] == 1:  # nobody did it before: one thread needs no second start for it, and room for one tile
-            source = ahead(x, first * step_sample)
-            _lay_out_tile(source, step_sample, step_channel, present, here, width, 0, num_columns)
-        for chunk in range(r0, r1, at_once):
-            end = min(chunk + at_once, r1)
-            for first_column in range(0, max(num_columns, 1), block):
+    r0 = first_of(part, num_parts, row_starts, num_rows)
+    r1 = first_of(part + 1, num_parts, row_starts, num_rows)
+    put_in_row_order(pattern, job.values, by_row, r0, r1, cursors)
+    for first in range(0, num_padded, tile):
+        width, present = min(tile, num_padded - first), min(tile, num_samples - first)
+        here = tiles if num_parts == 1 else ahead(tiles, first * num_columns)
+        if num_parts == 1:  # nobody did it before: one thread needs no second start for it, and memory for one tile
+            source = ahead(job.x, first * job.step_sample)
+            _lay_out_tile(source, job.step_sample, job.step_channel, present, here, width, 0, num_columns)
+        for chunk in range(r0, r1, rows_at_once):
+            end = min(chunk + rows_at_once, r1)
+            for first_column in range(0, max(num_columns, 1), columns_at_once):
                 for r in range(chunk, end):
                     begin = types.intp(row_starts[r] if first_column == 0 else reached[r - chunk])
                     stop = types.intp(row_starts[r + 1])
-                    if first_column + block < num_columns:
-                        stop = first_at(first_column + block, columns, begin, stop)
+                    if first_column + columns_at_once < num_columns:
+                        stop = first_at(first_column + columns_at_once, columns, begin, stop)
                         reached[r - chunk] = stop
                     own, at, into = ahead(by_row, begin), ahead(columns, begin), ahead(sums, (r - chunk) * width)
                     if first_column == 0:
-                        start = bias[r] if numbers[4] else value(0)
+                        start = job.bias[r] if is_given(job.bias) else value(0)
                         sum_row(start, own, at, stop - begin, width, here, into, width)
                     else:
                         continue_row(own, at, stop - begin, width, here, into, width)
-            _turn(sums, width, 1, ahead(y, first * num_rows + chunk), num_rows, end - chunk, present)
+            _turn(sums, width, 1, ahead(job.y, first * num_rows + chunk), num_rows, end - chunk, present)
 
 
 @register_jitable
-def linear_both(numbers, part, value, index):
-    """dx[sample, column] and the gradient of the values, for a range of columns."""
-    _linear_backward(numbers, part, value, index, True)
+def linear_backward(job: LinearBackward, part, num_parts, value):
+    """dx[sample, column], if it is wanted, and the gradient of the values, for a range of columns."""
+    plan, pattern = job.plan, job.plan.pattern
+    col_starts, rows, num_rows, num_columns = pattern.col_starts, pattern.rows, pattern.num_rows, pattern.num_columns
+    rows_at_once, columns_at_once, tile = plan.tiles.rows_at_once, plan.tiles.columns_at_once, plan.tiles.tile
+    num_samples, num_padded = plan.tiles.num_samples, plan.tiles.num_padded
+    tiles = pointer(job.scratch, value)
+    here = ahead(pointer(job.scratch + plan.own_at, value), part * 2 * columns_at_once * tile)
+    back = ahead(here, columns_at_once * tile)
+    reached = ahead(pointer(job.scratch + plan.reached_at, types.int32), part * columns_at_once)
 
-
-@register_jitable
-def linear_values(numbers, part, value, index):
-    """The gradient of the values alone, for a range of columns."""
-    _linear_backward(numbers, part, value, index, False)
-
-
-@register_jitable
-def _linear_backward(numbers, part, value, index, needs_input):
-    known = pointer(numbers[2], types.int64)
-    col_starts, rows = pointer(known[0], types.int32), pointer(known[1], index)
-    num_rows, num_columns, num_samples, padded, tile = known[2], known[3], known[4], known[5], known[6]
-    values, gradient = pointer(numbers[3], value), pointer(numbers[4], value)
-    x, step_sample, step_channel = pointer(numbers[5], value), numbers[6], numbers[7]
-    tiles, dx = pointer(numbers[8], value), pointer(numbers[9], value)
-    dy, step_below, step_row = pointer(numbers[10], value), numbers[11], numbers[12]
-    block, at_once = known[7], known[8]
-    here = ahead(pointer(numbers[8] + known[9], value), part * 2 * at_once * tile)
-    back = ahead(here, at_once * tile)
-    reached = ahead(pointer(numbers[8] + known[10], types.int32), part * at_once)
-
-    c0 = first_of(part, numbers[1], col_starts, num_columns)
-    c1 = first_of(part + 1, numbers[1], col_starts, num_columns)
-    for first in range(0, padded, tile):
-        width, present = min(tile, padded - first), min(tile, num_samples - first)
-        below = tiles if numbers[1] == 1 else ahead(tiles, first * num_rows)
-        if numbers[1] == 1:
-            _lay_out_tile(ahead(dy, first * step_below), step_below, step_row, present, below, width, 0, num_rows)
-        for chunk in range(c0, c1, at_once):
-            num_channels = min(at_once, c1 - chunk)
-            source = ahead(x, first * step_sample + chunk * step_channel)
-            _lay_out_tile(source, step_sample, step_channel, present, here, width, 0, num_channels)
-            if needs_input:
+    c0 = first_of(part, num_parts, col_starts, num_columns)
+    c1 = first_of(part + 1, num_parts, col_starts, num_columns)
+    for first in range(0, num_padded, tile):
+        width, present = min(tile, num_padded - first), min(tile, num_samples - first)
+        below = tiles if num_parts == 1 else ahead(tiles, first * num_rows)
+        if num_parts == 1:
+            source = ahead(job.dy, first * job.step_below)
+            _lay_out_tile(source, job.step_below, job.step_row, present, below, width, 0, num_rows)
+        for chunk in range(c0, c1, columns_at_once):
+            num_channels = min(columns_at_once, c1 - chunk)
+            source = ahead(job.x, first * job.step_sample + chunk * job.step_channel)
+            _lay_out_tile(source, job.step_sample, job.step_channel, present, here, width, 0, num_channels)
+            if is_given(job.dx):
                 fill_zeros(back, num_channels * width)
-            for first_row in range(0, num_rows, block):
+            for first_row in range(0, num_rows, rows_at_once):
                 for i in range(num_channels):
                     begin = types.intp(col_starts[chunk + i] if first_row == 0 else reached[i])
                     stop = types.intp(col_starts[chunk + i + 1])
-                    if first_row + block < num_rows:
-                        stop = first_at(first_row + block, rows, begin, stop)
+                    if first_row + rows_at_once < num_rows:
+                        stop = first_at(first_row + rows_at_once, rows, begin, stop)
                         reached[i] = stop
-                    at, into, own = ahead(rows, begin), ahead(gradient, begin), ahead(here, i * width)
-                    if needs_input:
-                        out = ahead(back, i * width)
-                        both_gradients(ahead(values, begin), at, stop - begin, below, width, own, out, into, width)
+                    at, into, own = ahead(rows, begin), ahead(job.gradient, begin), ahead(here, i * width)
+                    if is_given(job.dx):
+                        values, out = ahead(job.values, begin), ahead(back, i * width)
+                        both_gradients(values, at, stop - begin, below, width, own, out, into, width)
                     else:
                         values_gradient(at, stop - begin, below, width, own, into, width)
-            if needs_input:
-                _turn(back, width, 1, ahead(dx, first * num_columns + chunk), num_columns, num_channels, present)
+            if is_given(job.dx):
+                _turn(back, width, 1, ahead(job.dx, first * num_columns + chunk), num_columns, num_channels, present)

@@ -7,43 +7,41 @@ reaches it, has that very mean, and gives its bias exactly. `floor` is 0 for ReL
 
 from math import sqrt
 
-from numba import types
 from numba.extending import register_jitable
 
-from regrow.kernels.cpu.numba.linear import linear_both, linear_forward, linear_values
+from regrow.kernels.cpu.numba.linear import linear_backward, linear_forward
 from regrow.kernels.cpu.numba.planes import fill_zeros
 from regrow.kernels.cpu.numba.simd import ahead, pointer
+from regrow.kernels.cpu.tables import BlockBackward, BlockForward, NormBackward, NormForward
 
 _SAMPLES = 64
-_FIRST_JOB = 3
 
 
 @register_jitable
-def norm_forward(numbers, part, value, index):
+def norm_forward(job: NormForward, part, num_parts, value):
     """y = max(floor, (h - mean) * factor + bias) for some channels; running means move towards those of the batch."""
-    known = pointer(numbers[2], types.int64)
-    num_samples, step, settings = known[0], known[1], pointer(known[2], types.float64)
-    epsilon, momentum, floor = settings[0], settings[1], value(settings[2])
-    begin = part * step // numbers[1]
-    num = (part + 1) * step // numbers[1] - begin
-    h, y = ahead(pointer(numbers[3], value), begin), ahead(pointer(numbers[4], value), begin)
-    weight, bias = ahead(pointer(numbers[5], value), begin), ahead(pointer(numbers[6], value), begin)
-    far_mean, far_variance = ahead(pointer(numbers[7], value), begin), ahead(pointer(numbers[8], value), begin)
+    plan = job.plan
+    num_samples, step, momentum, floor = plan.num_samples, plan.num_channels, plan.momentum, value(plan.floor)
+    begin, num = _channels_of(part, num_parts, step)
+    h, y = ahead(job.h, begin), ahead(job.y, begin)
+    weight, bias = ahead(plan.weight, begin), ahead(plan.bias, begin)
+    running_mean, running_variance = ahead(plan.running_mean, begin), ahead(plan.running_variance, begin)
     mean = ahead(h, num_samples * step)
     scale, factor, some = ahead(mean, step), ahead(mean, 2 * step), ahead(mean, 3 * step)
-    total = ahead(pointer(numbers[10], types.float64), begin)
+    total = ahead(job.sums, begin)
 
     if part == 0:
-        pointer(numbers[9], types.int64)[0] += 1
+        plan.num_batches[0] += 1
     _sum(h, h, False, num_samples, step, num, some, total)
     for c in range(num):
         exact = h[c] + total[c] / num_samples
         mean[c] = value(exact)
-        far_mean[c] = value((1 - momentum) * far_mean[c] + momentum * exact)
+        running_mean[c] = value((1 - momentum) * running_mean[c] + momentum * exact)
     _sum(h, mean, True, num_samples, step, num, some, total)
     for c in range(num):
-        far_variance[c] = value((1 - momentum) * far_variance[c] + momentum * (total[c] / (num_samples - 1)))
-        deviation = sqrt(total[c] / num_samples + epsilon)
+        variance = total[c] / (num_samples - 1)
+        running_variance[c] = value((1 - momentum) * running_variance[c] + momentum * variance)
+        deviation = sqrt(total[c] / num_samples + plan.epsilon)
         scale[c] = value(1 / deviation)
         factor[c] = value(weight[c] / deviation)
     for s in range(num_samples):
@@ -54,20 +52,18 @@ def norm_forward(numbers, part, value, index):
 
 
 @register_jitable
-def norm_backward(numbers, part, value, index):
+def norm_backward(job: NormBackward, part, num_parts, value):
     """From dy: dh, and the gradients of weight and bias, for some channels."""
-    known = pointer(numbers[2], types.int64)
-    num_samples, step, floor = known[0], known[1], value(pointer(known[2], types.float64)[2])
-    begin = part * step // numbers[1]
-    num = (part + 1) * step // numbers[1] - begin
-    h, dy = ahead(pointer(numbers[3], value), begin), ahead(pointer(numbers[4], value), begin)
-    dh = ahead(pointer(numbers[5], value), begin)
-    dweight, dbias = ahead(pointer(numbers[6], value), begin), ahead(pointer(numbers[7], value), begin)
-    bias, mean = ahead(pointer(numbers[8], value), begin), ahead(h, num_samples * step)
+    plan = job.plan
+    num_samples, step, floor = plan.num_samples, plan.num_channels, value(plan.floor)
+    begin, num = _channels_of(part, num_parts, step)
+    h, dy, dh = ahead(job.h, begin), ahead(job.dy, begin), ahead(job.dh, begin)
+    dweight, dbias, bias = ahead(job.dweight, begin), ahead(job.dbias, begin), ahead(job.bias, begin)
+    mean = ahead(h, num_samples * step)
     scale, factor = ahead(mean, step), ahead(mean, 2 * step)
-    total = ahead(pointer(numbers[9], types.float64), begin)
+    total = ahead(job.sums, begin)
     total_slope = ahead(total, step)
-    some = ahead(pointer(numbers[9] + 16 * step, value), begin)  # not where the way forth had its own: others may
+    some = ahead(pointer(ahead(job.sums, 2 * step), value), begin)  # not where the way forth had its own: others may
     slopes = ahead(some, step)  # come back, too
 
     fill_zeros(total, num)
@@ -97,24 +93,24 @@ def norm_backward(numbers, part, value, index):
 
 
 @register_jitable
-def block_forward(numbers, part, value, index):
-    """A linear layer, then its norm, by one thread: two jobs one after the other, the second from numbers[2] on."""
-    linear_forward(ahead(numbers, _FIRST_JOB), part, value, index)
-    norm_forward(ahead(numbers, numbers[2]), part, value, index)
+def block_forward(job: BlockForward, part, num_parts, value):
+    """A linear layer, then its norm, by one thread."""
+    linear_forward(job.layer, part, num_parts, value)
+    norm_forward(job.norm, part, num_parts, value)
 
 
 @register_jitable
-def block_values(numbers, part, value, index):
-    """The way back, without dx: the second job first."""
-    norm_backward(ahead(numbers, numbers[2]), part, value, index)
-    linear_values(ahead(numbers, _FIRST_JOB), part, value, index)
+def block_backward(job: BlockBackward, part, num_parts, value):
+    """The way back."""
+    norm_backward(job.norm, part, num_parts, value)
+    linear_backward(job.layer, part, num_parts, value)
 
 
 @register_jitable
-def block_both(numbers, part, value, index):
-    """Likewise, with dx."""
-    norm_backward(ahead(numbers, numbers[2]), part, value, index)
-    linear_both(ahead(numbers, _FIRST_JOB), part, value, index)
+def _channels_of(part, num_parts, num_channels):
+    """The first channel of a part, and how many there are."""
+    begin = part * num_channels // num_parts
+    return begin, (part + 1) * num_channels // num_parts - begin
 
 
 @register_jitable

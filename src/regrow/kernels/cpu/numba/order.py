@@ -7,38 +7,32 @@ per column leads from an entry in row order to its value, and no permutation nee
 from numba import types
 from numba.extending import register_jitable
 
-from regrow.kernels.cpu.numba.simd import pointer
+from regrow.kernels.cpu.tables import Exchange, ListByRow, NumberEntries, OrderByRow, ReadEntries
 
 
 @register_jitable
-def read_entries(numbers, part, value, index):
+def read_entries(job: ReadEntries, part, num_parts, value):
     """Rows in few bytes and how many entries begin before each column; at `wrong` the first entry that is amiss."""
-    rows, columns, num = pointer(numbers[2], types.int64), pointer(numbers[3], types.int64), numbers[4]
-    num_rows, num_columns = numbers[5], numbers[6]
-    own, col_starts, wrong = (
-        pointer(numbers[7], index),
-        pointer(numbers[8], types.int32),
-        pointer(numbers[9], types.int64),
-    )
+    made, rows, columns = job.made, job.rows, job.columns
     r, c = -1, 0
-    for i in range(num):
+    for i in range(job.num):
         is_next = columns[i] > c or (columns[i] == c and rows[i] > r)
         r, c = rows[i], columns[i]
-        if not is_next or r < 0 or r >= num_rows or c >= num_columns:
-            wrong[0] = i
+        if not is_next or r < 0 or r >= made.num_rows or c >= made.num_columns:
+            job.wrong[0] = i
             return
-        own[i] = r
-        col_starts[c + 1] += 1
-    for c in range(num_columns):
-        col_starts[c + 1] += col_starts[c]
+        made.rows[i] = r
+        made.col_starts[c + 1] += 1
+    for c in range(made.num_columns):
+        made.col_starts[c + 1] += made.col_starts[c]
 
 
 @register_jitable
-def order_by_row(numbers, part, value, index):
+def order_by_row(job: OrderByRow, part, num_parts, value):
     """From rows in column order: how many entries begin before each row, and the column of each entry in row order."""
-    rows, col_starts = pointer(numbers[2], index), pointer(numbers[3], types.int32)
-    columns, row_starts = pointer(numbers[4], index), pointer(numbers[5], types.int32)
-    num_rows, num_columns = numbers[6], numbers[7]
+    row_starts, columns = job.pattern.row_starts, job.pattern.columns
+    col_starts, rows = job.pattern.col_starts, job.pattern.rows
+    num_rows, num_columns = job.pattern.num_rows, job.pattern.num_columns
     for i in range(types.intp(col_starts[num_columns])):
         row_starts[types.intp(rows[i]) + 1] += 1
     for r in range(num_rows):
@@ -54,48 +48,37 @@ def order_by_row(numbers, part, value, index):
 
 
 @register_jitable
-def number_entries(numbers, part, value, index):
+def number_entries(job: NumberEntries, part, num_parts, value):
     """Of a range of columns, in column order: row * row_step + column * column_step."""
-    col_starts, rows = pointer(numbers[2], types.int32), pointer(numbers[3], index)
-    num_columns, row_step, column_step = numbers[4], numbers[5], numbers[6]
-    made = pointer(numbers[7], types.int64)
-    for c in range(num_columns * part // numbers[1], num_columns * (part + 1) // numbers[1]):
-        for i in range(types.intp(col_starts[c]), types.intp(col_starts[c + 1])):
-            made[i] = types.intp(rows[i]) * row_step + c * column_step
+    pattern = job.pattern
+    for c in range(pattern.num_columns * part // num_parts, pattern.num_columns * (part + 1) // num_parts):
+        for i in range(types.intp(pattern.col_starts[c]), types.intp(pattern.col_starts[c + 1])):
+            job.made[i] = types.intp(pattern.rows[i]) * job.row_step + c * job.column_step
 
 
 @register_jitable
-def list_by_row(numbers, part, value, index):
+def list_by_row(job: ListByRow, part, num_parts, value):
     """In row order: row * num_columns + column, and which entry it is in column order; cursors begin as col_starts."""
-    row_starts, columns = pointer(numbers[2], types.int32), pointer(numbers[3], index)
-    num_rows, num_columns, cursors = numbers[4], numbers[5], pointer(numbers[6], types.int32)
-    made, order = pointer(numbers[7], types.int64), pointer(numbers[8], types.int64)
-    for r in range(num_rows):
-        for i in range(types.intp(row_starts[r]), types.intp(row_starts[r + 1])):
-            c = types.intp(columns[i])
-            made[i] = r * num_columns + c
-            order[i] = cursors[c]
+    pattern, cursors = job.pattern, job.cursors
+    for r in range(pattern.num_rows):
+        for i in range(types.intp(pattern.row_starts[r]), types.intp(pattern.row_starts[r + 1])):
+            c = types.intp(pattern.columns[i])
+            job.made[i] = r * pattern.num_columns + c
+            job.order[i] = cursors[c]
             cursors[c] += 1
 
 
 @register_jitable
-def fill_matrix(numbers, part, value, index):
-    """Put the values of a range of columns to their places in a matrix."""
-    col_starts, rows = pointer(numbers[2], types.int32), pointer(numbers[3], index)
-    num_columns, values, matrix = numbers[4], pointer(numbers[5], value), pointer(numbers[6], value)
-    for c in range(num_columns * part // numbers[1], num_columns * (part + 1) // numbers[1]):
-        for i in range(types.intp(col_starts[c]), types.intp(col_starts[c + 1])):
-            matrix[types.intp(rows[i]) * num_columns + c] = values[i]
-
-
-@register_jitable
-def read_matrix(numbers, part, value, index):
-    """Read the values of a range of columns from their places in a matrix."""
-    col_starts, rows = pointer(numbers[2], types.int32), pointer(numbers[3], index)
-    num_columns, values, matrix = numbers[4], pointer(numbers[5], value), pointer(numbers[6], value)
-    for c in range(num_columns * part // numbers[1], num_columns * (part + 1) // numbers[1]):
-        for i in range(types.intp(col_starts[c]), types.intp(col_starts[c + 1])):
-            values[i] = matrix[types.intp(rows[i]) * num_columns + c]
+def exchange(job: Exchange, part, num_parts, value):
+    """Put the values of a range of columns to their places in a matrix, or read them from there."""
+    pattern, values, matrix = job.pattern, job.values, job.matrix
+    for c in range(pattern.num_columns * part // num_parts, pattern.num_columns * (part + 1) // num_parts):
+        for i in range(types.intp(pattern.col_starts[c]), types.intp(pattern.col_starts[c + 1])):
+            at = types.intp(pattern.rows[i]) * pattern.num_columns + c
+            if job.inward:
+                matrix[at] = values[i]
+            else:
+                values[i] = matrix[at]
 
 
 @register_jitable
@@ -113,11 +96,12 @@ def first_of(part, num_parts, starts, length):
 
 
 @register_jitable
-def put_in_row_order(values, by_row, row_starts, columns, col_starts, rows, num_columns, first, last, cursors):
+def put_in_row_order(pattern, values, by_row, first, last, cursors):
     """The values of the rows from `first` up to `last` from column order to row order."""
-    for c in range(num_columns):
+    columns, rows, col_starts = pattern.columns, pattern.rows, pattern.col_starts
+    for c in range(pattern.num_columns):
         cursors[c] = first_at(first, rows, types.intp(col_starts[c]), types.intp(col_starts[c + 1]))
-    for i in range(types.intp(row_starts[first]), types.intp(row_starts[last])):
+    for i in range(types.intp(pattern.row_starts[first]), types.intp(pattern.row_starts[last])):
         c = types.intp(columns[i])
         by_row[i] = values[cursors[c]]
         cursors[c] += 1

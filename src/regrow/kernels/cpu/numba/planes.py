@@ -11,36 +11,33 @@ from regrow.kernels.cpu.numba.simd import ahead
 
 
 @register_jitable
-def plane_size(picture):
+def plane_size(pictures):
     """Pixels of a plane, margin included."""
-    return picture[11] * picture[12] * picture[13]
+    return pictures.plane_depth * pictures.plane_height * pictures.plane_width
 
 
 @register_jitable
-def copy_planes(picture, x, num_images, num_channels, planes, step, inward):
-    """All pixels of some images to their planes, or back; a channel has `step` numbers.
-
-    `picture` is: 0 step in memory from image to image, 1 from channel to channel; 2-4 depth, height and width, 5-7 the
-    steps along them; 8-10 the strides; 11-13 depth, height and width of a plane; 14 images side by side.
-    """
+def copy_planes(pictures, x, num_images, num_channels, planes, step, inward):
+    """All pixels of some images to their planes, or back; a channel has `step` numbers."""
     for c in range(num_channels):
         for n in range(num_images):
-            image = ahead(x, n * picture[0] + c * picture[1])
-            _copy_image(picture, image, ahead(planes, c * step + n * plane_size(picture)), inward)
+            image = ahead(x, n * pictures.step_image + c * pictures.step_channel)
+            _copy_image(pictures, image, ahead(planes, c * step + n * plane_size(pictures)), inward)
 
 
 @register_jitable
-def _copy_image(picture, image, plane, inward):
-    from_phase_to_phase = picture[14] * plane_size(picture)
-    for d in range(picture[2]):
-        for h in range(picture[3]):
-            phase = (d % picture[8] * picture[9] + h % picture[9]) * picture[10]
-            line = (d // picture[8] * picture[12] + h // picture[9]) * picture[13]
-            pixels = ahead(image, d * picture[5] + h * picture[6])
-            for w in range(picture[10]):
+def _copy_image(pictures, image, plane, inward):
+    from_phase_to_phase = pictures.images_at_once * plane_size(pictures)
+    stride_d, stride_h, stride_w = pictures.stride_depth, pictures.stride_height, pictures.stride_width
+    for d in range(pictures.depth):
+        for h in range(pictures.height):
+            phase = (d % stride_d * stride_h + h % stride_h) * stride_w
+            line = (d // stride_d * pictures.plane_height + h // stride_h) * pictures.plane_width
+            pixels = ahead(image, d * pictures.step_depth + h * pictures.step_height)
+            for w in range(stride_w):
                 at = ahead(plane, (phase + w) * from_phase_to_phase + line)
-                num = (picture[4] - w + picture[10] - 1) // picture[10]
-                own, step = ahead(pixels, w * picture[7]), picture[7] * picture[10]
+                num = (pictures.width - w + stride_w - 1) // stride_w
+                own, step = ahead(pixels, w * pictures.step_width), pictures.step_width * stride_w
                 if inward:
                     _copy(own, step, at, 1, num)
                 else:

@@ -29,14 +29,24 @@ class _LanesModel(models.PrimitiveModel):
 
 @intrinsic
 def pointer(typing, address, dtype):
-    """A number or an untyped pointer as a pointer to numbers of a dtype; p[i] is then not checked in any way."""
+    """A number or another pointer as a pointer to numbers of a dtype; p[i] is then not checked in any way."""
     result = types.CPointer(dtype.instance_type)
 
     def generate(context, builder, signature, args):
         kind = context.get_value_type(result)
-        return (builder.bitcast if address is types.voidptr else builder.inttoptr)(args[0], kind)
+        return (builder.inttoptr if isinstance(address, types.Integer) else builder.bitcast)(args[0], kind)
 
     return result(address, dtype), generate
+
+
+@intrinsic
+def is_given(typing, address):
+    """Whether a pointer points to anything."""
+
+    def generate(context, builder, signature, args):
+        return builder.icmp_unsigned("!=", args[0], ir.Constant(args[0].type, None))
+
+    return types.boolean(address), generate
 
 
 @intrinsic
