@@ -32,7 +32,7 @@ def imports_of(path: Path) -> Iterator[str]:
             names = [alias.name for alias in node.names]
         for name in names:
             if name.split(".")[0] == "regrow":
-                yield (name.split(".") + [""])[1]
+                yield [*name.split("."), ""][1]
 
 
 def may_import(one: str, other: str) -> bool:

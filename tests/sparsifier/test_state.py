@@ -180,7 +180,7 @@ DAMAGE = {
 def test_a_damaged_state_is_refused_and_nothing_is_taken(what):
     run = Run(METHODS["DSR"]).train(3)
     before = copy.deepcopy((run.sparse.state_dict(), run.model.state_dict()))
-    with pytest.raises(ValueError, match="state|the mask of"):
+    with pytest.raises(ValueError, match=r"state|the mask of"):
         run.sparse.load_state_dict(DAMAGE[what](Run(METHODS["DSR"], seed=1).train(5).sparse.state_dict()))
     assert same(before[0], run.sparse.state_dict())
     assert same(dict(before[1]), dict(run.model.state_dict()))

@@ -95,7 +95,7 @@ def test_the_dense_way_that_is_timed_is_the_one_that_a_layer_goes(name, monkeypa
 
     module = nn.Conv2d(8, 8, 3, padding=1, groups=2, bias=False) if how else nn.Linear(8, 8, bias=False)
     optimizer = torch.optim.SGD(module.double().parameters(), lr=0.1)
-    regrow.attach(module, optimizer, regrow.Static(sparsity=0.5), storage="packed", kernels="dense")
+    regrow.attach(module, optimizer, regrow.Static(sparsity=0.5), storage=regrow.Packed(kernels="dense"))
     module(x.requires_grad_()).sum().backward()
     assert calls == 2 * timed
 

@@ -157,6 +157,6 @@ def test_values_with_gaps_in_memory_are_made_dense_all_the_same():
 def test_the_bias_of_a_layer_on_one_vector_has_a_gradient_for_each_output(kernels):
     layer = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    regrow.attach(layer, optimizer, regrow.Static(sparsity=0.5), storage="packed", kernels=kernels)
+    regrow.attach(layer, optimizer, regrow.Static(sparsity=0.5), storage=regrow.Packed(kernels=kernels))
     layer(torch.ones(2)).backward(torch.tensor([3.0, 5.0]))
     assert layer.bias.grad.tolist() == [3, 5]

@@ -22,11 +22,12 @@ from regrow.kernels.cpu.functions import (
     sparse_backward,
     sparse_forward,
 )
+from regrow.kernels.cpu.pattern import KERNEL_DTYPES
 from regrow.kernels.cpu.planes import Convolution
 from regrow.storage.computed_weights import Forward, expanders_of
 from regrow.storage.packed.growth import gradient_tiles
 from regrow.storage.packed.pack import Slot, Version
-from regrow.storage.packed.places import KERNEL_DTYPES, PatternPlaces
+from regrow.storage.packed.places import PatternPlaces
 
 
 def packed_slots(model: nn.Module) -> dict[str, Slot]:

@@ -31,7 +31,7 @@ def linear_norm(linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, *, relu: boo
         if block is not None:
             slot.count_use()
             _, _, values, bias, weight, shift, *_ = case
-            y: Tensor = _apply(x, values, bias, weight, shift, slot, block)
+            y: Tensor = _apply(x, values, bias, weight, shift, (slot, block))
             return y
     y = norm(linear(x))
     return F.relu(y) if relu else y
@@ -115,8 +115,9 @@ def _is_like(tensor: Tensor | None, x: Tensor, shape: tuple[int, ...]) -> bool:
 class _Block(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, _: Tensor, shift: Tensor, slot: Slot, block: Block
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, _: Tensor, shift: Tensor, how: tuple[Slot, Block]
     ) -> Tensor:
+        slot, block = how
         y, kept = block.forward(values, x, bias)
         ctx.save_for_backward(x, values, shift, kept)
         ctx.slot, ctx.block, ctx.version = slot, block, slot.version()
@@ -140,7 +141,7 @@ def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     if needs_values and slot.wanted:
         slot.look_for_growth(gradient_tiles(slot.layer, x, dh, None), ctx.version)
     dbias = dh.sum(0) if needs_bias else None
-    return dx, dvalues if needs_values else None, dbias, dweight, dshift, None, None
+    return dx, dvalues if needs_values else None, dbias, dweight, dshift, None
 
 
 _go_back_once = torch.autograd.function.once_differentiable(_go_back)

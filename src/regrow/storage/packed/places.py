@@ -11,10 +11,8 @@ from torch import Tensor
 from regrow.core import random
 from regrow.core.units import Layer
 from regrow.kernels.cpu.densify import densify, values_at
-from regrow.kernels.cpu.pattern import Pattern, make_pattern
+from regrow.kernels.cpu.pattern import KERNEL_DTYPES, Pattern, make_pattern
 from regrow.storage.packed.renumber import column_order, index_dtype, logical_order, renumber
-
-KERNEL_DTYPES = (torch.float32, torch.float64)
 
 
 class Places(ABC):
