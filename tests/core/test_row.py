@@ -1,12 +1,13 @@
 """The row: layers end to end, cut into chunks of whole layers."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regrow.core.row import CHUNK_UNITS, cut_into_chunks
+from regrow.core.row import CHUNK_UNITS, check_finite, cut_into_chunks, join
 from regrow.core.units import cut
-from strategies import CPU, row, rows, with_pruned
+from strategies import CPU, any_rows
 
 META = torch.device("meta")
 
@@ -21,13 +22,15 @@ def sizes_of(chunks):
 
 def test_a_short_row_is_one_chunk():
     (chunk,) = cut_into_chunks(layers_of(3, 5), [CPU] * 2)
-    assert (chunk.first, chunk.offsets, chunk.num_units) == (0, (0, 3, 8), 8)
+    assert (chunk.first, chunk.start, chunk.offsets, chunk.num_units) == (0, 0, (0, 3, 8), 8)
+    assert chunk.sizes == (3, 5)
 
 
 def test_chunks_hold_whole_layers_up_to_the_limit():
     chunks = cut_into_chunks(layers_of(3, 5, 1, 8, 2), [CPU] * 5, limit=8)
     assert sizes_of(chunks) == [[3, 5], [1], [8], [2]]
     assert [chunk.first for chunk in chunks] == [0, 2, 3, 4]
+    assert [chunk.start for chunk in chunks] == [0, 8, 9, 17]
 
 
 def test_a_layer_longer_than_the_limit_is_a_chunk_of_its_own():
@@ -58,10 +61,10 @@ def test_a_chunk_counts_ascending_positions_by_layer():
 
 def test_splitting_gives_views():
     (chunk,) = cut_into_chunks(layers_of(3, 5), [CPU] * 2)
-    stretch = torch.arange(8)
-    parts = chunk.split(stretch)
+    flat = torch.arange(8)
+    parts = chunk.split(flat)
     parts[1].zero_()
-    assert stretch.tolist() == [0, 1, 2, 0, 0, 0, 0, 0]
+    assert flat.tolist() == [0, 1, 2, 0, 0, 0, 0, 0]
 
 
 def test_flattening_lays_tensors_end_to_end():
@@ -82,25 +85,36 @@ def test_half_precision_is_widened_and_double_and_bool_are_kept():
     assert kept == {torch.bfloat16: torch.float32, torch.float64: torch.float64, torch.bool: torch.bool}
 
 
-def test_a_stretch_shows_the_active_weights_and_the_free_places():
-    (stretch,) = row([0.5, None, -2.0, None], [None, None, 1.0, -1.0]).stretches()
-    assert stretch.positions.tolist() == [0, 2, 6, 7]
-    assert stretch.counts == (2, 2)
-    assert stretch.magnitude.tolist() == [0.5, 2, 1, 1]
-    assert stretch.free == [2, 2]
+def test_where_all_layers_agree_a_number_of_each_is_one_for_all():
+    (chunk,) = cut_into_chunks(layers_of(3, 5), [CPU] * 2)
+    assert chunk.per_unit([0.5, 0.5], torch.tensor([0, 7])) == 0.5
 
 
-def test_a_tally_counts_free_places_as_they_were_before_pruning():
-    tally = with_pruned(row([0.5, None, -2.0, 1.0], [None, None, None, 1.0]).tally, 2, 0)
-    assert tally.free == [1, 3]
-    assert tally.survivors == [1, 1]
-    assert tally.open_weights == 2
+def test_a_number_of_each_layer_goes_to_its_own_positions():
+    (chunk,) = cut_into_chunks(layers_of(3, 1, 4), [CPU] * 3)
+    assert chunk.per_unit([0.5, 1.0, 2.0], torch.tensor([0, 2, 3, 4, 7])).tolist() == [0.5, 0.5, 1, 2, 2]
 
 
-@given(rows(), st.integers(1, 40))
+def test_joining_layers_of_several_precisions_takes_the_widest():
+    assert join([torch.ones(2), torch.ones(1, dtype=torch.float64)]).dtype == torch.float64
+    assert join([torch.ones(2, dtype=torch.float16), torch.ones(1, dtype=torch.bfloat16)]).dtype == torch.float32
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_is_refused_with_the_name_of_its_layer(wrong):
+    with pytest.raises(ValueError, match="layer1 has gradients that are not finite; lower the learning rate"):
+        check_finite(torch.tensor([1.0, 2.0, 3.0, wrong, 5.0]), layers_of(2, 3), [2, 3], "gradients")
+
+
+def test_finite_numbers_pass_however_large():
+    check_finite(torch.tensor([3e38, -3e38]), layers_of(2), [2], "weights")
+
+
+@given(any_rows, st.integers(1, 40))
 @settings(deadline=None, max_examples=50)
 def test_chunks_cover_the_row_once_and_in_order(row, limit):
     chunks = cut_into_chunks(row.layers, [CPU] * len(row.layers), limit)
     assert [layer for chunk in chunks for layer in chunk.layers] == list(row.layers)
     assert [chunk.first for chunk in chunks] == [row.layers.index(chunk.layers[0]) for chunk in chunks]
+    assert [chunk.start for chunk in chunks] == [row.starts[chunk.first] for chunk in chunks]
     assert all(chunk.num_units <= limit or len(chunk.layers) == 1 for chunk in chunks)

@@ -1,4 +1,4 @@
-"""Schedules: when to rewire, and values that change with the step."""
+"""Schedules: values that change with the step."""
 
 from fractions import Fraction
 
@@ -6,11 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regrow.core.schedules import cosine, cubic, is_due, value_at
-
-
-def due_steps(period, until=None, last=20):
-    return [step for step in range(last + 1) if is_due(step, period, until)]
+from regrow.core.schedules import cosine, cubic, first_step, value_at
 
 
 def test_a_plain_number_is_the_same_at_every_step():
@@ -26,37 +22,12 @@ def test_the_order_of_a_mapping_does_not_matter():
     assert value_at({6: 3.0, 0: 1.0, 4: 2.0}, 5) == 2.0
 
 
+def test_a_step_is_in_the_part_that_began_last():
+    assert [first_step({0: 1, 6: 3, 4: 2}, step) for step in (0, 3, 4, 5, 6, 100)] == [0, 0, 4, 4, 6, 6]
+
+
 def test_any_function_of_the_step_is_a_schedule():
     assert value_at(lambda step: 1 / (1 + step), 3) == 0.25
-
-
-def test_rewiring_is_due_after_every_period_and_never_before_the_first_step():
-    assert due_steps(5) == [5, 10, 15, 20]
-
-
-def test_the_last_rewiring_may_fall_on_until():
-    assert due_steps(5, until=10) == [5, 10]
-    assert due_steps(5, until=14) == [5, 10]
-
-
-def test_a_period_of_one_is_every_step():
-    assert due_steps(1, last=4) == [1, 2, 3, 4]
-
-
-def test_a_new_period_counts_from_its_own_first_step():
-    # Every 4 steps up to step 8, every 5 from there.
-    assert due_steps({0: 4, 8: 5}) == [4, 8, 13, 18]
-
-
-def test_the_paper_doubles_its_period():
-    steps = due_steps({0: 100, 1000: 200, 2000: 400}, until=2800, last=4000)
-    assert steps == [*range(100, 1000, 100), *range(1000, 2000, 200), 2000, 2400, 2800]
-
-
-@given(st.integers(1, 50), st.integers(0, 500))
-@settings(deadline=None)
-def test_a_mapping_with_one_period_is_that_period(period, step):
-    assert is_due(step, {0: period}, None) == is_due(step, period, None)
 
 
 def test_cosine_falls_from_its_start_through_a_half_to_nothing():

@@ -2,18 +2,25 @@
 
 import copy
 import pickle
+import runpy
+from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, replace
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import regrow
-from regrow import DSR, METHODS, SET, SNFS, DeepR, Dense, Gradual, Hashed, RigL, Static
-from regrow.methods.method import Method, method
+from regrow import DSR, MEST, METHODS, SET, SNFS, Block, DeepR, Dense, Gradual, GraNet, Hashed, RigL, Static
+from regrow.methods import NEEDS, Method, method
+from strategies import row
 
 ALL = sorted(METHODS)
+BY_WEIGHT = ("DeepR", "Hashed")  # have no other granularity
 INF, NAN = float("inf"), float("nan")
-_ = None  # a free place
 
 
 # Fields
@@ -78,6 +85,8 @@ COMMON = [
     ("until", -5, "until must be a step"),
     ("granularity", "weights", "granularity must be one of"),
     ("granularity", None, "granularity must be one of"),
+    ("granularity", "4x", "or a block such as '4x4'"),
+    ("granularity", "0x4", "a block has whole numbers of rows and columns"),
     ("distribution", "ERK", "distribution must be one of"),
     ("distribution", {"*": 90}, "did you mean 0.9"),
     ("l1", -1e-4, "l1 must be a number >= 0"),
@@ -118,6 +127,17 @@ OWN = [
     (SNFS, "fraction", NAN),
     (SNFS, "momentum", -0.1),
     (SNFS, "momentum", 2),
+    (MEST, "fraction", 1.1),
+    (MEST, "fraction", NAN),
+    (MEST, "mix", -0.01),
+    (MEST, "mix", INF),
+    (MEST, "mix", "1"),
+    (GraNet, "fraction", -0.1),
+    (GraNet, "fraction", 2),
+    (GraNet, "ramp", 1.1),
+    (GraNet, "ramp", NAN),
+    (GraNet, "until", 0),
+    (GraNet, "until", None),
     (DeepR, "scope", "global"),
     (DeepR, "granularity", "kernel"),
     (Hashed, "granularity", "kernel"),
@@ -148,15 +168,87 @@ def test_gradual_pruning_must_end():
         Gradual(sparsity=0.9, until=None)
 
 
-def test_a_new_method_is_known_by_its_name(monkeypatch):
-    monkeypatch.setitem(METHODS, "Rewirer", Method)  # so that the name is gone again afterwards
+def test_the_first_sparsity_of_granet_is_one_like_the_last():
+    with pytest.raises(ValueError, match=r"sparsity must be in \[0, 1\), got 50; did you mean 0\.5\?"):
+        GraNet(sparsity=0.9, first_sparsity=50)
 
-    @method
-    class Rewirer(Method):
-        extra: int = 3
 
-    assert METHODS["Rewirer"] is Rewirer is regrow.Rewirer
-    assert Rewirer(sparsity=0.5, extra=4).extra == 4
+@pytest.mark.parametrize("name", [name for name in ALL if name not in BY_WEIGHT])
+def test_blocks_may_be_written_as_text(name):
+    chosen = METHODS[name](sparsity=0.5, granularity="4x2")
+    assert chosen.granularity == Block(4, 2)
+    assert chosen == METHODS[name](sparsity=0.5, granularity=Block(4, 2))
+    assert pickle.loads(pickle.dumps(chosen)) == chosen
+
+
+@pytest.mark.parametrize("name", BY_WEIGHT)
+def test_blocks_are_refused_where_single_weights_are_what_counts(name):
+    with pytest.raises(ValueError, match="use granularity='weight'"):
+        METHODS[name](sparsity=0.5, granularity="4x2")
+
+
+# The registry
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Path]]:
+    """Writes a file with a method of a name; what is registered is forgotten after the test."""
+    registry = import_module("regrow.methods.method")
+    monkeypatch.setattr(registry, "_FILES", dict(registry._FILES))
+    known = dict(METHODS)
+
+    def write(file: str, name: str) -> Path:
+        path = tmp_path / file
+        path.write_text(
+            f"from regrow.methods import Method, method\n\n@method\nclass {name}(Method):\n    extra: int = 3\n"
+        )
+        return path
+
+    yield write
+    METHODS.clear()
+    METHODS.update(known)
+
+
+def test_a_new_method_is_known_by_its_name(write):
+    rewirer = runpy.run_path(str(write("mine.py", "Rewirer")))["Rewirer"]
+    assert METHODS["Rewirer"] is rewirer is regrow.Rewirer
+    assert rewirer(sparsity=0.5, extra=4).extra == 4
+
+
+def test_a_name_that_another_file_has_taken_is_refused(write):
+    first, second = write("first.py", "Rewirer"), write("second.py", "Rewirer")
+    taken = runpy.run_path(str(first))["Rewirer"]
+    told = r"there is a method Rewirer already, in .*first\.py; give the one in .*second\.py another name"
+    with pytest.raises(ValueError, match=told):
+        runpy.run_path(str(second))
+    assert METHODS["Rewirer"] is taken
+
+
+def test_the_names_of_the_methods_that_are_here_are_taken(write):
+    with pytest.raises(ValueError, match=r"there is a method DSR already, in .*dsr\.py"):
+        runpy.run_path(str(write("mine.py", "DSR")))
+    assert METHODS["DSR"] is DSR
+
+
+def test_a_file_that_is_run_again_takes_its_own_place(write):
+    file = str(write("mine.py", "Rewirer"))
+    first, second = (runpy.run_path(file)["Rewirer"] for _ in range(2))
+    assert METHODS["Rewirer"] is second is not first
+
+
+def test_a_need_that_nothing_offers_is_answered_with_the_nearest_one():
+    with pytest.raises(ValueError, match="Rewirer needs 'free_gradeint', which nothing offers; did you mean 'free_gra"):
+
+        @method
+        class Rewirer(Method):
+            needs = frozenset({"free_gradeint"})
+
+    assert "Rewirer" not in METHODS
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_method_needs_only_what_is_offered(name):
+    assert METHODS[name].needs <= set(NEEDS)
 
 
 def test_an_unknown_method_is_no_attribute():
@@ -174,6 +266,12 @@ def test_the_budget_is_what_sparsity_leaves_rounded_once(name):
     assert chosen.budget(26) == 3
 
 
+@pytest.mark.parametrize("name", [name for name in ALL if "changing_budget" not in METHODS[name].needs])
+def test_a_budget_that_does_not_change_is_that_of_the_end(name):
+    tally = row([0.5, 0.5, None, None], target=1).tally
+    assert [METHODS[name](sparsity=0.75).budget_at(step, tally) for step in (0, 1, 1000)] == [1, 1, 1]
+
+
 def test_dense_keeps_everything_whatever_its_sparsity():
     assert Dense(sparsity=0.9).budget(8) == 8
     assert Dense().budget(8) == 8
@@ -182,8 +280,16 @@ def test_dense_keeps_everything_whatever_its_sparsity():
 def test_gradual_pruning_starts_dense():
     layer = torch.nn.Linear(4, 2, bias=False)
     sparse = regrow.attach(layer, torch.optim.SGD(layer.parameters(), lr=0.1), Gradual(sparsity=0.75))
-    assert sparse.active == 8
-    assert sparse.budget == 2
+    assert sparse.active == sparse.budget == 8
+    assert sparse.target == 2
+
+
+def test_granet_starts_at_its_first_sparsity():
+    layer = torch.nn.Linear(4, 2, bias=False)
+    granet = GraNet(sparsity=0.75, first_sparsity=0.25)
+    sparse = regrow.attach(layer, torch.optim.SGD(layer.parameters(), lr=0.1), granet)
+    assert sparse.active == sparse.budget == 6
+    assert sparse.target == 2
 
 
 @pytest.mark.parametrize("still", [Static(sparsity=0.5, period=1), Dense(period=1), Hashed(sparsity=0.5)])
@@ -191,8 +297,38 @@ def test_static_dense_and_hashed_never_rewire(still):
     assert not any(still.is_due(step) for step in range(20))
 
 
-def test_a_method_rewires_every_period_until_it_stops():
-    assert [step for step in range(20) if DSR(sparsity=0.5, period=4, until=12).is_due(step)] == [4, 8, 12]
+def due_steps(period, until=None, last=20):
+    method = DSR(sparsity=0.5, period=period, until=until)
+    return [step for step in range(last + 1) if method.is_due(step)]
+
+
+def test_rewiring_is_due_after_every_period_and_never_before_the_first_step():
+    assert due_steps(5) == [5, 10, 15, 20]
+
+
+def test_the_last_rewiring_may_fall_on_until():
+    assert due_steps(5, until=10) == [5, 10]
+    assert due_steps(5, until=14) == [5, 10]
+
+
+def test_a_period_of_one_is_every_step():
+    assert due_steps(1, last=4) == [1, 2, 3, 4]
+
+
+def test_a_new_period_counts_from_its_own_first_step():
+    # Every 4 steps up to step 8, every 5 from there.
+    assert due_steps({0: 4, 8: 5}) == [4, 8, 13, 18]
+
+
+def test_the_paper_doubles_its_period():
+    steps = due_steps({0: 100, 1000: 200, 2000: 400}, until=2800, last=4000)
+    assert steps == [*range(100, 1000, 100), *range(1000, 2000, 200), 2000, 2400, 2800]
+
+
+@given(st.integers(1, 50), st.integers(0, 500))
+@settings(deadline=None)
+def test_a_mapping_with_one_period_is_that_period(period, step):
+    assert DSR(sparsity=0.5, period={0: period}).is_due(step) == DSR(sparsity=0.5, period=period).is_due(step)
 
 
 def test_deepr_rewires_every_step():
@@ -202,3 +338,8 @@ def test_deepr_rewires_every_step():
 def test_gradual_pruning_lets_no_step_pass_that_reaches_its_target():
     pruning = Gradual(sparsity=0.5, begin=5, until=13, period=4)
     assert [step for step in range(30) if pruning.is_due(step)] == [8, 12, 13]
+
+
+def test_granet_lets_its_last_step_not_pass():
+    granet = GraNet(sparsity=0.5, until=13, period=4)
+    assert [step for step in range(30) if granet.is_due(step)] == [4, 8, 12, 13]

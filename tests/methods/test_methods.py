@@ -1,13 +1,13 @@
 """What SET, RigL, SNFS, DeepR and gradual pruning decide on a row of eights, worked out by hand."""
 
 import pytest
-import torch
 
-from regrow import DSR, METHODS, SET, SNFS, DeepR, Gradual, RigL
+from regrow import DSR, SET, SNFS, DeepR, Gradual, RigL
+from regrow.methods.effects.l1 import L1
+from regrow.methods.effects.mean_gradient import MeanGradient
+from regrow.methods.effects.random_walk import RandomWalk
 from strategies import decide, row
 
-ALL = sorted(METHODS)
-INF, NAN = float("inf"), float("nan")
 _ = None  # a free place
 
 
@@ -49,7 +49,7 @@ def test_set_one_means_a_unit_and_one_point_nought_everything():
 EVIDENCE = row(
     [0.9, _, 0.1, _, -0.2, _, 0.8, _],
     [-0.3, 0.7, _, _, 0.5, _, 0.6, _],
-    scores=[[9.0, 1.0, 9.0, 4.0, 9.0, 3.0, 9.0, 2.0], [0.0, 0.0, 5.0, 7.0, 0.0, 8.0, 0.0, 6.0]],
+    gradient=[[9, 1, 9, -4, 9, 3, -9, 2], [0, 0, 5, 7, 0, -8, 0, 6]],
 )
 
 
@@ -72,8 +72,28 @@ def test_rigl_prunes_less_and_less(step, pruned):
 
 
 def test_rigl_looks_at_the_gradient_of_one_step_only():
-    assert RigL(sparsity=0.5).gradient_memory == 0
+    assert RigL(sparsity=0.5).needs == {"free_gradient"}
+    assert RigL(sparsity=0.5).effects() == []
+
+
+def test_rigl_starts_with_erk_densities():
     assert RigL(sparsity=0.5).distribution == "erk"
+
+
+def test_rigl_does_the_same_where_inactive_places_are_not_stored():
+    rigl = RigL(sparsity=0.5, fraction=0.5)
+    assert decide(rigl, EVIDENCE, is_listed=True) == decide(rigl, EVIDENCE)
+
+
+def test_a_method_like_rigl_may_look_for_other_gradients():
+    class Rises(RigL):
+        """Goes by the gradient itself: where the loss would fall if the weight became negative."""
+
+        def growth_score(self, gradient):
+            return gradient
+
+    done = decide(Rises(sparsity=0.5, fraction=0.5), EVIDENCE)
+    assert done.come == [[5, 7], [3, 7]]
 
 
 # SNFS
@@ -86,7 +106,7 @@ def test_snfs_gives_layers_their_share_by_momentum():
         row(
             [0.9, _, 0.1, _, -0.2, _, 0.8, _],
             [-0.3, 0.7, _, _, 0.5, _, 0.6, _],
-            scores=[[1.0, 0.1, 2.0, 0.4, 3.0, 0.3, 6.0, 0.2], [1.0, 1.0, 5.0, 7.0, 1.0, 8.0, 1.0, 6.0]],
+            mean_gradient=[[1, 0.1, -2, 0.4, 3, -0.3, -6, 0.2], [1, -1, 5, 7, 1, -8, 1, 6]],
         ),
     )
     assert done.gone == [[2, 4], [0, 4]]
@@ -95,7 +115,9 @@ def test_snfs_gives_layers_their_share_by_momentum():
 
 
 def test_snfs_keeps_a_running_mean():
-    assert SNFS(sparsity=0.5, momentum=0.75).gradient_memory == 0.75
+    (effect,) = SNFS(sparsity=0.5, momentum=0.75).effects()
+    assert isinstance(effect, MeanGradient)
+    assert effect.decay == 0.75
 
 
 def test_snfs_ends_with_its_schedule():
@@ -107,7 +129,7 @@ def test_snfs_ends_with_its_schedule():
 WALKED = row(
     [0.9, -0.1, _, 0.4, _, -0.2, 0.3, 0.0],
     [0.5, _, _, -0.6, _, _, _, _],
-    signs=["++++++++", "-------+"],
+    sign=["++++++++", "-------+"],
 )
 
 
@@ -129,25 +151,38 @@ def test_deepr_across_layers_reactivates_anywhere():
 
 
 def test_deepr_keeps_a_layers_last_connection_on_whatever_side():
-    assert decide(DeepR(sparsity=0.5), row([-0.5, _, _, _], signs=["++++"])).gone == [[]]
+    assert decide(DeepR(sparsity=0.5), row([-0.5, _, _, _], sign=["++++"])).gone == [[]]
 
 
 def test_deepr_keeps_what_has_no_place_to_go_to():
-    done = decide(DeepR(sparsity=0.25), row([-0.5, -0.1, 0.4, _], signs=["++++"]))
+    done = decide(DeepR(sparsity=0.25), row([-0.5, -0.1, 0.4, _], sign=["++++"]))
     assert done.gone == [[1]]
     assert done.come == [[3]]
 
 
 def test_deepr_puts_its_l1_into_the_walk_not_into_the_gradient():
-    assert DeepR(sparsity=0.5, l1=1e-4).gradient_l1 == 0
-    assert DSR(sparsity=0.5, l1=1e-4).gradient_l1 == 1e-4
+    (walk,) = DeepR(sparsity=0.5, l1=1e-4).effects()
+    assert isinstance(walk, RandomWalk)
+    (pull,) = DSR(sparsity=0.5, l1=1e-4).effects()
+    assert isinstance(pull, L1)
+    assert pull.strength == 1e-4
+
+
+def test_without_l1_nothing_pulls():
+    assert DSR(sparsity=0.5).effects() == []
 
 
 @pytest.mark.parametrize("temperature", [0.5, {0: 0.5, 10: 2.0}, lambda step: 0.5 if step < 10 else 2.0])
-def test_deepr_walks_at_the_temperature_of_the_step(temperature):
-    deepr = DeepR(sparsity=0.5, l1=0.0, temperature=temperature)
-    moved = deepr.walk(torch.tensor([True]), torch.tensor([1.0]), 1.0, 1)
-    assert moved.item() == 1.0  # sqrt(2 * rate * T)
+def test_deepr_has_the_temperature_of_the_step(temperature):
+    deepr = DeepR(sparsity=0.5, temperature=temperature)
+    assert [deepr.temperature_at(step) for step in (0, 9)] == [0.5, 0.5]
+    assert deepr.temperature_at(10) == (0.5 if temperature == 0.5 else 2)
+
+
+def test_a_temperature_that_falls_below_zero_on_its_way_is_refused_there():
+    deepr = DeepR(sparsity=0.5, temperature=lambda step: 1 - step)
+    with pytest.raises(ValueError, match="the temperature is -1 at step 2; it must not fall below 0"):
+        deepr.temperature_at(2)
 
 
 # Gradual pruning
@@ -183,3 +218,10 @@ def test_gradual_pruning_waits_for_its_beginning():
 def test_gradual_pruning_never_grows_back_where_less_is_left_than_planned():
     done = decide(Gradual(sparsity=0.5, until=10), row([0.4, _, _, _], goal=[2]), step=5)
     assert (done.pruned, done.grown) == ([0], [0])
+
+
+@pytest.mark.parametrize(("step", "left"), [(0, 62), (4, 24), (8, 10), (12, 8)])
+def test_the_budget_of_gradual_pruning_is_what_its_layers_are_to_have(step, left):
+    pruning = Gradual(sparsity=54 / 62, until=12, period=4)
+    two = row([1.0] * 62, [1.0] * 62, goal=[8, 8])
+    assert pruning.budget_at(step, two.tally) == 2 * left

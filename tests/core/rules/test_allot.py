@@ -2,32 +2,19 @@
 
 from collections import Counter
 
-import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.core import random
-from regrow.core.row import Tally
 from regrow.core.rules import allot
-from strategies import make_row, row, with_pruned
+from regrow.core.tally import Tally
+from strategies import with_pruned
 
 
 def tally(*, units, active, pruned, sizes=None, budget=None) -> Tally:
     sizes = sizes or (1,) * len(units)
-    held = sum(n * size for n, size in zip(active, sizes, strict=True))
-    return Tally(tuple(sizes), tuple(units), tuple(active), tuple(active), budget or held, tuple(pruned))
-
-
-EIGHTS = tally(units=(8, 8), active=(4, 2), pruned=(2, 1))
-
-
-def test_nothing_comes_back_in_gradual_pruning():
-    assert allot.nothing(EIGHTS) == [0, 0]
-
-
-def test_in_place_each_layer_gets_back_what_it_lost():
-    assert allot.in_place(EIGHTS) == [2, 1]
+    budget = budget or sum(n * size for n, size in zip(active, sizes, strict=True))
+    return Tally(tuple(sizes), tuple(units), tuple(active), tuple(active), budget, budget, tuple(pruned))
 
 
 def test_by_survivors_the_stronger_layer_wins():
@@ -61,17 +48,6 @@ def test_by_merit_in_proportion_to_a_layers_worth():
 
 def test_by_merit_without_any_merit_goes_by_room():
     assert allot.by_merit(tally(units=(8, 8), active=(2, 5), pruned=(1, 2)), [0.0, 0.0]) == [2, 1]
-
-
-def test_mean_score_of_active_units():
-    # Actives of the first layer score 1 and 4, those of the second 2; free places (100) do not count.
-    evidence = row(
-        [0.5, None, 0.5, None],
-        [None, None, None, 0.5],
-        scores=[[1.0, 100.0, 4.0, 100.0], [100.0, 100.0, 100.0, 2.0]],
-    )
-    (stretch,) = evidence.stretches()
-    assert allot.mean_score_of_active(stretch) == [2.5, 2.0]
 
 
 def test_by_room_fills_what_is_left_where_all_of_it_is_needed():
@@ -127,10 +103,11 @@ def test_by_room_gives_back_exactly_what_went_and_is_a_function_of_its_key(case,
     assert allot.by_room(case, key) == grown
 
 
-@pytest.mark.parametrize("limit", [1, None])
-def test_mean_scores_do_not_depend_on_chunks(limit):
-    tensors = [torch.ones(8), torch.ones(3), torch.ones(5)]
-    flags = [torch.arange(len(t)) % 2 == 0 for t in tensors]
-    scores = [torch.arange(len(t)).float() for t in tensors]
-    stretches = make_row(tensors, flags, scores=scores).stretches(limit)
-    assert [mean for stretch in stretches for mean in allot.mean_score_of_active(stretch)] == [3, 1, 2]
+@given(tallies(sizes=(1, 4, 9)), st.data())
+@settings(deadline=None)
+def test_by_merit_stays_within_one_unit_below_the_budget_whatever_the_merits(case, data):
+    merits = [data.draw(st.floats(0, 1e30)) for _ in case.active]
+    grown = allot.by_merit(case, merits)
+    active = sum((s + g) * size for s, g, size in zip(case.survivors, grown, case.unit_sizes, strict=True))
+    assert case.budget - max(case.unit_sizes) < active <= case.budget
+    assert all(0 <= n <= free for n, free in zip(grown, case.free, strict=True))
