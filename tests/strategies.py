@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regrow.core import rewire as rewiring
-from regrow.core.evidence import Evidence, Units
-from regrow.core.parts import ListedPart, MaskedPart, Part
-from regrow.core.row import Chunk, cut_into_chunks
+from regrow.core.evidence import Evidence, MaskedPart, Part, Units
+from regrow.core.row import Chunk, Tally, cut_into_chunks
 from regrow.core.selections import Listed, positions_of
-from regrow.core.tally import Tally
 from regrow.core.units import Block, Granularity, Layer, cut
 from regrow.methods import Memory, Method
+from regrow.storage.packed.part import ListedPart
 
 CPU = torch.device("cpu")
 

@@ -403,24 +403,24 @@ def test_scores_that_are_no_numbers_are_refused_with_the_name_of_the_layer(evide
     def score(units):  # 0 / 0 for the last unit of the second layer alone
         return units.gradient / units.gradient
 
-    with pytest.raises(ValueError, match="layer1 has scores that are not finite"):
+    with pytest.raises(ValueError, match="layer1 has scores that are NaN"):
         select(evidence, score if kind == "function" else score(evidence))
 
 
 def test_infinite_scores_are_no_reason_to_refuse_and_their_layer_is_not_the_one_named():
-    with pytest.raises(ValueError, match="layer1 has scores that are not finite"):
+    with pytest.raises(ValueError, match="layer1 has scores that are NaN"):
         EIGHT.evidence().smallest([1, 1], torch.tensor([torch.inf, 1, -torch.inf, 0, torch.nan, 0]))
 
 
 @IN_ANY_WAY
 def test_scores_of_free_places_must_be_numbers_too(evidence):
-    with pytest.raises(ValueError, match="layer1 has scores that are not finite"):
+    with pytest.raises(ValueError, match="layer1 has scores that are NaN"):
         evidence.largest_free([1, 1], undefined_at_five)
 
 
 @pytest.mark.parametrize("limit", [None, 1])
 def test_scores_of_the_places_looked_among_must_be_numbers(limit):
-    with pytest.raises(ValueError, match="layer1 has scores that are not finite"):
+    with pytest.raises(ValueError, match="layer1 has scores that are NaN"):
         EIGHT.evidence(limit=limit).largest_free([1, 1], undefined_at_five, EIGHT.units([2], [1]))
 
 

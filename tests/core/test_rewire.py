@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from regrow import DSR, MEST, SET, SNFS, DeepR, Gradual, GraNet, RigL
 from regrow.core.evidence import Evidence, Units
+from regrow.core.row import Tally
 from regrow.core.rules import allot
-from regrow.core.tally import Tally
 from regrow.methods import Memory, Method
 from strategies import any_rows, coarse_rows, decide, make_row, row, rows
 

@@ -4,17 +4,155 @@ Rules compute scores, selections pick. A selection is the only operation that kn
 device; ties always go to the lower position in the row, so that what is picked depends on neither.
 """
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from regrow.core.parts import Part, Quantities, Rule, magnitude
-from regrow.core.row import check_finite
-from regrow.core.selections import exact_means, k_smallest
-from regrow.core.tally import Tally
+from regrow.core.quantities import OfChunk, Quantities, Rule, as_numbers, largest_at_each_index, magnitude, refuse_nan
+from regrow.core.row import Chunk, Tally, check_finite, join
+from regrow.core.selections import Active, Kernels, draw_free, exact_means, k_smallest, k_smallest_each, positions_of
+
+
+class Part(ABC):
+    """A chunk at the moment of a rewiring, as a storage gives it; positions are those within the chunk."""
+
+    chunk: Chunk
+    active: Active
+    counts: tuple[int, ...]
+    kernels: Kernels
+
+    @property
+    @abstractmethod
+    def places(self) -> Tensor:
+        """Where the active units are, ascending."""
+
+    @abstractmethod
+    def of_active(self, name: str) -> Tensor:
+        """A quantity of the active units; refused if it is not finite."""
+
+    @abstractmethod
+    def largest_free(self, counts: Sequence[int], score: Rule, among: Tensor | None) -> Tensor:
+        """The free places of each layer with the largest scores, of some or of all."""
+
+    @property
+    def units(self) -> OfChunk:
+        """The active units. Not kept: a cycle of references would outlive the rewiring."""
+        return OfChunk(self.chunk, self.of_active, lambda: self.places)
+
+    @cached_property
+    def free(self) -> list[int]:
+        return [size - count for size, count in zip(self.chunk.sizes, self.counts, strict=True)]
+
+    def below(self, bound: float, scores: Tensor | None) -> tuple[Tensor, list[int]]:
+        scores = self.of_active("weight").abs() if scores is None else scores
+        places = self.places.index_select(0, positions_of(scores < bound))
+        return places, self.chunk.count_per_layer(places)
+
+    def smallest(self, counts: Sequence[int], scores: Tensor | None) -> Tensor:
+        scores = self.of_active("weight").abs() if scores is None else scores
+        return self.places.index_select(0, k_smallest_each(scores, self.counts, counts))
+
+    def spare(self, scores: Tensor | None, floor: Mapping[int, int]) -> Tensor:
+        """Scores of the active units, infinite for the largest at each index of some dimensions."""
+        scores = magnitude(self.units) if scores is None else scores
+        spared = largest_at_each_index(self.chunk, self.units, scores, floor, last=True)
+        return scores.index_fill(0, spared, torch.inf)
+
+    def largest(self, counts: Sequence[int], score: Rule, floor: Mapping[int, int]) -> Tensor:
+        """The places of each layer with the largest scores, active or not."""
+        raise ValueError("of the places that are not active nothing is stored that could be compared")
+
+    def draw_free(self, counts: Sequence[int], key: int) -> Tensor:
+        return draw_free(self.chunk, counts, self.free, self.active, key, self.kernels)
+
+
+@dataclass(frozen=True)
+class MaskedPart(Part):
+    """A chunk of tensors that have an entry for every place, active or not.
+
+    `active` flags its units. The rest is made when it is asked for and not kept, because it is large: `everywhere`, a
+    quantity at all places, as one flat tensor of each layer or of all; `kept`, one that is there for active units only.
+    """
+
+    chunk: Chunk
+    active: Tensor
+    counts: tuple[int, ...]
+    kernels: Kernels
+    everywhere: Callable[[str], Sequence[Tensor]]
+    kept: Mapping[str, Tensor]
+
+    @cached_property
+    def places(self) -> Tensor:
+        return positions_of(self.active)
+
+    def of_active(self, name: str) -> Tensor:
+        if name in self.kept:
+            check_finite(self.kept[name], self.chunk.layers, self.counts, f"{name}s")
+            return self.kept[name]
+        return self.of_all(name).index_select(0, self.places)
+
+    def of_all(self, name: str) -> Tensor:
+        flat = join(self.everywhere(name))
+        if flat.is_floating_point():
+            check_finite(flat, self.chunk.layers, self.chunk.sizes, f"{name.removeprefix('mean_')}s")
+        return flat
+
+    def below(self, bound: float, scores: Tensor | None) -> tuple[Tensor, list[int]]:
+        if scores is not None:
+            return super().below(bound, scores)
+        if "below" in self.kernels:
+            found = self.kernels["below"](self.chunk, self.everywhere("weight"), self.active, bound)
+            if found is not None:
+                return found  # type: ignore[no-any-return]
+        is_below = self.of_all("weight").abs() < bound
+        places = positions_of(is_below.logical_and_(self.active))
+        return places, self.chunk.count_per_layer(places)
+
+    def smallest(self, counts: Sequence[int], scores: Tensor | None) -> Tensor:
+        if scores is None and "smallest" in self.kernels:
+            found = self.kernels["smallest"](self.chunk, self.everywhere("weight"), self.active, counts)
+            if found is not None:
+                return found  # type: ignore[no-any-return]
+        return super().smallest(counts, scores)
+
+    def largest_free(self, counts: Sequence[int], score: Rule, among: Tensor | None) -> Tensor:
+        low = self._lowness(score)
+        if among is not None:
+            free = among.index_select(0, positions_of(~self.active.index_select(0, among)))
+            room, low = self.chunk.count_per_layer(free), low.index_select(0, free)
+            refuse_nan(low, self.chunk, room)
+            return free.index_select(0, k_smallest_each(low, room, list(map(min, counts, room))))
+        low.index_fill_(0, self.places, torch.inf)
+        found = k_smallest_each(low, self.chunk.sizes, counts)
+        if len(found) < sum(counts) or bool(self.active.index_select(0, found).any()):  # scores of NaN or -inf
+            refuse_nan(low, self.chunk, self.chunk.sizes)
+            low.clamp_(max=torch.finfo(low.dtype).max).index_fill_(0, self.places, torch.inf)
+            found = k_smallest_each(low, self.chunk.sizes, counts)
+        return found
+
+    def largest(self, counts: Sequence[int], score: Rule, floor: Mapping[int, int]) -> Tensor:
+        low = self._lowness(score)
+        refuse_nan(low, self.chunk, self.chunk.sizes)
+        if floor:
+            first = largest_at_each_index(self.chunk, OfChunk(self.chunk, self.of_all), -low, floor)
+            is_first = torch.zeros_like(low, dtype=torch.bool).index_fill_(0, first, True)
+            low = low.clamp_(min=torch.finfo(low.dtype).min).masked_fill_(is_first, -torch.inf)
+            counts = [
+                max(n, int(own.count_nonzero())) for n, own in zip(counts, self.chunk.split(is_first), strict=True)
+            ]
+        return k_smallest_each(low, self.chunk.sizes, counts)
+
+    def _lowness(self, score: Rule) -> Tensor:
+        """The scores of all places, negative, as a tensor that may be changed."""
+        everything = OfChunk(self.chunk, self.of_all)
+        scores = as_numbers(score(everything))
+        return scores.neg() if everything.holds(scores) else scores.neg_()
+
 
 Score = Tensor | Rule | None
 """Elementwise: a number for each active unit of the row, or a function of a chunk's units; None for magnitude."""
@@ -39,6 +177,13 @@ class Evidence(Quantities):
     ) -> None:
         self.tally, self.step, self.groups = tally, step, groups
         self._parts = parts
+        self._layers: Sequence[int] | None = None
+
+    def of(self, layers: Sequence[int]) -> "Evidence":
+        """The same for a group of layers, whose tally it has."""
+        own = Evidence(self._parts, self.tally.of(layers), self.step)
+        own._layers = layers
+        return own
 
     def look_up(self, name: str) -> Tensor:
         return self._in_one([getattr(part.units, name) for part in self._parts])
@@ -49,7 +194,11 @@ class Evidence(Quantities):
     # Among active units
 
     def below(self, bound: float, score: Score = None) -> Units:
-        """All with a score less than the bound, strictly."""
+        """All with a score less than the bound, strictly.
+
+        The bound is rounded to float32, so that it is the same number for layers of any precision.
+        """
+        bound = float(np.float32(bound))
         found = [part.below(bound, own) for part, own in zip(self._parts, self._scores(score), strict=True)]
         return Units(self._in_row([places for places, _ in found]), [n for _, counts in found for n in counts])
 
@@ -63,33 +212,39 @@ class Evidence(Quantities):
         scores = self._scores(score)
         if floor is not None:
             scores = [part.spare(own, floor) for part, own in zip(self._parts, scores, strict=True)]
-            left = [n for own, part in zip(scores, self._parts, strict=True) for n in _num_finite(own, part.counts)]
+            left = [n for own, part in zip(scores, self._parts, strict=True) for n in _num_takeable(own, part.counts)]
             counts = list(map(min, counts, left))
         found = [part.smallest(counts[part.chunk.own], own) for part, own in zip(self._parts, scores, strict=True)]
         return Units(self._in_row(found), counts)
 
     def smallest_of_all(self, count: int, score: Score = None) -> Units:
         """So many units of the network with the smallest scores, but never the last of a layer."""
-        scores = self._in_one(
-            [p.units.weight.abs() if s is None else s for p, s in zip(self._parts, self._scores(score), strict=True)]
-        ).clone()
+        pairs = zip(self._parts, self._scores(score), strict=True)
+        scores = self._in_one([magnitude(part.units) if own is None else own for part, own in pairs])
         active = [n for part in self._parts for n in part.counts]
-        for own in torch.split(scores, active):
-            own[len(own) - 1 - int(own.flip(0).argmax())] = torch.inf
-        taken = k_smallest(scores, min(count, sum(active) - len(active)))
+        may_go = torch.ones_like(scores, dtype=torch.bool)
+        for own, flags in zip(torch.split(scores, active), torch.split(may_go, active), strict=True):
+            flags[len(own) - 1 - int(own.flip(0).argmax())] = False
+        others = positions_of(may_go)
+        taken = others[k_smallest(scores.index_select(0, others), min(count, len(others)))]
         ends = torch.tensor(active, device=scores.device).cumsum(0)
         counts = torch.searchsorted(taken, ends).diff(prepend=ends.new_zeros(1)).tolist()
         return Units(self.position.index_select(0, taken), counts)
 
     def mean_of_each(self, score: Score) -> list[float]:
-        """The mean score of each layer, the same however it is added up."""
-        pairs = zip(self._parts, self._scores(score or magnitude), strict=True)
-        return [mean for part, own in pairs if own is not None for mean in exact_means(own, part.counts)]
+        """The mean score of each layer, the same however it is added up; of a group's evidence, of its layers."""
+        means = []
+        for part, own in zip(self._parts, self._scores(magnitude if score is None else score), strict=True):
+            assert own is not None
+            check_finite(own, part.chunk.layers, part.counts, "scores")
+            means += exact_means(own, part.counts)
+        return means if self._layers is None else [means[i] for i in self._layers]
 
     # Among free places, and among all
 
     def largest_free(self, counts: Sequence[int], score: Rule, among: Units | None = None) -> Units:
         """So many of each layer with the largest scores, of all free places or of those named; fewer if there are."""
+        counts = list(map(min, counts, self.tally.free))
         named = [None] * len(self._parts) if among is None else self.split(among)
         found = [p.largest_free(counts[p.chunk.own], score, some) for p, some in zip(self._parts, named, strict=True)]
         if among is not None:
@@ -97,7 +252,8 @@ class Evidence(Quantities):
         return Units(self._in_row(found), counts)
 
     def draw_free(self, counts: Sequence[int], key: int) -> Units:
-        """So many of each layer, at random: a function of the key."""
+        """So many of each layer, at random, a function of the key; fewer if there are."""
+        counts = list(map(min, counts, self.tally.free))
         if not any(counts):
             return self.nothing
         found = [part.draw_free(counts[part.chunk.own], key) for part in self._parts]
@@ -144,15 +300,14 @@ class Evidence(Quantities):
             return [None] * len(self._parts)
         if isinstance(score, Tensor):
             pieces = torch.split(score, [sum(part.counts) for part in self._parts])
-            scores = [own.to(part.chunk.device) for own, part in zip(pieces, self._parts, strict=True)]
+            scores = [as_numbers(own.to(part.chunk.device)) for own, part in zip(pieces, self._parts, strict=True)]
         else:
-            scores = [score(part.units) for part in self._parts]
+            scores = [as_numbers(score(part.units)) for part in self._parts]
         for own, part in zip(scores, self._parts, strict=True):
-            if bool(own.isnan().any()):
-                check_finite(own, part.chunk.layers, part.counts, "scores")
+            refuse_nan(own, part.chunk, part.counts)
         return list(scores)
 
 
-def _num_finite(scores: Tensor | None, counts: Sequence[int]) -> list[int]:
+def _num_takeable(scores: Tensor | None, counts: Sequence[int]) -> list[int]:
     assert scores is not None
-    return [int(own.isfinite().sum()) for own in torch.split(scores, list(counts))]
+    return [int((own < torch.inf).sum()) for own in torch.split(scores, list(counts))]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from regrow.core import random
 from regrow.core.evidence import Evidence, Units
-from regrow.core.parts import Quantities
-from regrow.core.tally import Tally
+from regrow.core.quantities import Quantities
+from regrow.core.row import Tally
 
 Memory = dict[str, float]
 
@@ -54,7 +54,7 @@ def _allot(rules: Rules, evidence: Evidence, tally: Tally, key: int) -> list[int
         return rules.grow_counts(tally, evidence, key)
     grown = [0] * len(tally.active)
     for number, group in enumerate(evidence.groups):
-        shares = rules.grow_counts(tally.of(group), evidence, random.key(key, number))
+        shares = rules.grow_counts(tally.of(group), evidence.of(group), random.key(key, number))
         for i, share in zip(group, shares, strict=True):
             grown[i] = share
     return grown

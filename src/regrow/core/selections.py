@@ -157,9 +157,9 @@ def draw_free(
             found.append(kernels["draw_free"](chunk, few, active, key))
         else:
             found.append(_first_free(chunk, few, free, active, key))
-    if len(found) == 1:
+    if len(found) == 1 and not any(few):
         return found[0]
-    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=chunk.device)
+    return ascending(torch.cat(found)) if found else torch.empty(0, dtype=torch.int64, device=chunk.device)
 
 
 def _smallest_numbers(chunk: Chunk, i: int, wanted: int, active: Active, key: int) -> Tensor:

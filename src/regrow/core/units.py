@@ -122,10 +122,14 @@ class Layer:
 
     def put(self, tensor: Tensor, units: Tensor, value: float | Tensor) -> None:
         """Set the given units of a tensor of this layer's shape, in place."""
+        if isinstance(value, Tensor) and not self.is_fine:
+            value = value.view(-1, *(1,) * len(self.shape))
         self.by_unit(tensor)[torch.unravel_index(units, self.grid)] = value
 
     def index(self, units: Tensor, dim: int) -> Tensor:
         """Where some units lie along a dimension of the tensor, counted in units."""
+        if dim not in self.unit_dims:
+            raise ValueError(f"{self.name} of shape {self.shape} has no dimension {dim}")
         return torch.unravel_index(units, self.grid)[self.unit_dims.index(dim)]
 
     @cached_property

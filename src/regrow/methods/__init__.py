@@ -7,11 +7,11 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from regrow.core.evidence import Evidence, Units
-from regrow.core.parts import Quantities
+from regrow.core.quantities import Quantities
 from regrow.core.rewire import Memory
+from regrow.core.row import Tally
 from regrow.core.rules import allot, grow, prune
 from regrow.core.schedules import Schedule, cosine, cubic, value_at
-from regrow.core.tally import Tally
 from regrow.core.units import Block, Granularity
 from regrow.methods.effects.effect import Effect
 from regrow.methods.method import METHODS, NEEDS, Method, check, is_number, is_whole, method

@@ -15,9 +15,9 @@ from typing import ClassVar, Literal
 
 from regrow.core.evidence import Evidence, Units
 from regrow.core.rewire import Memory
+from regrow.core.row import Tally
 from regrow.core.rules import allot, prune
 from regrow.core.schedules import Schedule, value_at
-from regrow.core.tally import Tally
 from regrow.methods.effects.effect import Effect
 from regrow.methods.effects.random_walk import RandomWalk
 from regrow.methods.method import Method, check, is_number, is_whole, method

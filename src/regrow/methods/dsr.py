@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from regrow.core.evidence import Evidence, Units
 from regrow.core.rewire import Memory
+from regrow.core.row import Tally
 from regrow.core.rules import allot, prune
-from regrow.core.tally import Tally
 from regrow.methods.method import Method, check, is_number, is_whole, method
 
 # A threshold that no network can meet must not run off to 0 or infinity, from where doubling never returns.

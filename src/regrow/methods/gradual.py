@@ -6,8 +6,8 @@ which together are exactly the budget. Until then the network holds more weights
 """
 
 from regrow.core.evidence import Evidence
+from regrow.core.row import Tally
 from regrow.core.schedules import cubic
-from regrow.core.tally import Tally
 from regrow.methods.method import Method, check, is_whole, method
 
 

@@ -16,9 +16,9 @@ from operator import add, sub
 from regrow.core.densities import Distribution
 from regrow.core.evidence import Evidence, Units
 from regrow.core.rewire import Memory
+from regrow.core.row import Tally
 from regrow.core.rules import prune
 from regrow.core.schedules import cosine, cubic
-from regrow.core.tally import Tally
 from regrow.methods.method import Method, check, check_fraction, check_sparsity, method
 
 

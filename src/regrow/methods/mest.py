@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from regrow.core.evidence import Evidence, Units
-from regrow.core.parts import Quantities
+from regrow.core.quantities import Quantities
 from regrow.core.rewire import Memory
+from regrow.core.row import Tally
 from regrow.core.rules import prune
 from regrow.core.schedules import cosine
-from regrow.core.tally import Tally
 from regrow.methods.method import Method, check, check_fraction, is_number, method
 
 

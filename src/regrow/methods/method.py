@@ -13,8 +13,8 @@ from regrow.core.densities import DISTRIBUTIONS, Distribution
 from regrow.core.evidence import Evidence, Units
 from regrow.core.names import suggest
 from regrow.core.rewire import Memory
+from regrow.core.row import Tally
 from regrow.core.schedules import first_step
-from regrow.core.tally import Tally
 from regrow.core.units import Granularity, granularity_of
 from regrow.methods.effects.effect import Effect
 from regrow.methods.effects.l1 import L1
@@ -61,7 +61,7 @@ def method(cls: AnyMethod) -> AnyMethod:
 
 def _register(cls: "type[Method]", file: str) -> None:
     name = cls.__name__
-    if _FILES.get(name, file) != file:
+    if cls.__module__ != "__main__" and _FILES.get(name, file) != file:  # a script or notebook may define one again
         raise ValueError(f"there is a method {name} already, in {_FILES[name]}; give the one in {file} another name")
     _FILES[name] = file
     METHODS[name] = cls

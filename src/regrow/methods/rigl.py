@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from regrow.core.densities import Distribution
 from regrow.core.evidence import Evidence, Units
+from regrow.core.row import Tally
 from regrow.core.rules import prune
 from regrow.core.schedules import cosine
-from regrow.core.tally import Tally
 from regrow.methods.method import Method, check_fraction, method
 
 

@@ -7,8 +7,8 @@ like the DSR paper we go by magnitude and by steps.
 """
 
 from regrow.core.apportion import apportion
+from regrow.core.row import Tally
 from regrow.core.rules import prune
-from regrow.core.tally import Tally
 from regrow.methods.method import Method, check, is_whole, method
 
 

@@ -11,9 +11,9 @@ Where we differ: the momentum is our own and does not depend on the optimizer; t
 from collections.abc import Sequence
 
 from regrow.core.evidence import Evidence, Units
+from regrow.core.row import Tally
 from regrow.core.rules import allot, grow, prune
 from regrow.core.schedules import cosine
-from regrow.core.tally import Tally
 from regrow.methods.method import Method, check_fraction, method
 
 

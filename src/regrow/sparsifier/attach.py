@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regrow.core.densities import starting_counts
-from regrow.core.tally import Tally
+from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.methods.method import NEEDS, Method
 from regrow.sparsifier.layers import Selection, choose_layers

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from regrow.core.rewire import plan
-from regrow.core.tally import Tally
+from regrow.core.row import Tally
 from regrow.methods.method import Method
 from regrow.sparsifier.history import MOST_RECORDS, Callbacks, Rewiring
 from regrow.sparsifier.hooks import Gradients, StepHooks

@@ -6,7 +6,7 @@ from typing import Any
 
 from regrow.core import __version__
 from regrow.core.rewire import Memory
-from regrow.core.tally import Tally
+from regrow.core.row import Tally
 from regrow.methods.method import Method, is_whole
 from regrow.sparsifier.version_1 import from_version_1
 from regrow.storage.base import DAMAGED, Storage

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from regrow.core.evidence import Evidence
 from regrow.core.rewire import Plan
-from regrow.core.tally import Tally
+from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.methods.effects.effect import Fresh, RewirableWeights, Weights
 from regrow.methods.method import Method

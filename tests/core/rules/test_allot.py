@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.core import random
+from regrow.core.row import Tally
 from regrow.core.rules import allot
-from regrow.core.tally import Tally
 from strategies import with_pruned
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from regrow.core.apportion import apportion
-from regrow.core.tally import Tally
+from regrow.core.row import Tally
 
 
 def by_survivors(tally: Tally) -> list[int]:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from regrow.core.parts import Quantities
+from regrow.core.quantities import Quantities
 
 
 def mean_gradient_magnitude(units: Quantities) -> Tensor:

@@ -2,20 +2,16 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from regrow.core.evidence import Evidence, Units
-from regrow.core.parts import Quantities
+from regrow.core.quantities import Quantities
 
 
 def below_threshold(evidence: Evidence, threshold: float) -> Units:
-    """All units smaller than the threshold, strictly (DSR, appendix A).
-
-    The threshold is rounded to float32, so that it is the same number for layers of any precision.
-    """
-    return evidence.below(float(np.float32(threshold)))
+    """All units smaller than the threshold, strictly (DSR, appendix A)."""
+    return evidence.below(threshold)
 
 
 def fraction_of_each(fraction: float, active: Sequence[int], limits: Sequence[int]) -> list[int]:

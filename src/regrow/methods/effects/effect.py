@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from regrow.core.parts import Quantities
+from regrow.core.quantities import Quantities
 from regrow.core.row import Chunk
 
 Fresh = Callable[[Tensor], Tensor]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from regrow.core import random
-from regrow.core.parts import Quantities
+from regrow.core.quantities import Quantities
 from regrow.kernels.gpu import is_capturing
 from regrow.kernels.gpu.deepr_walk import Walk
 from regrow.methods.effects.effect import Effect, Weights, rates_of, rewirable

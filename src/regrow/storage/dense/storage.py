@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from regrow.core.evidence import Evidence
-from regrow.core.parts import MaskedPart, OfChunk, Quantities
+from regrow.core.evidence import Evidence, MaskedPart
+from regrow.core.quantities import OfChunk, Quantities
 from regrow.core.rewire import Plan
-from regrow.core.row import Chunk, cut_into_chunks, join
+from regrow.core.row import Chunk, Tally, cut_into_chunks, join
 from regrow.core.selections import Kernels, positions_of
-from regrow.core.tally import Tally
 from regrow.core.units import Layer, memory_order
 from regrow.kernels.gpu import can_use_triton
 from regrow.kernels.gpu.selections import selections_on

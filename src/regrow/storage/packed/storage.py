@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regrow.core.evidence import Evidence
-from regrow.core.parts import ListedPart, OfChunk, Quantities
+from regrow.core.quantities import OfChunk, Quantities
 from regrow.core.rewire import Plan
-from regrow.core.row import Chunk, check_finite, cut_into_chunks
+from regrow.core.row import Chunk, Tally, check_finite, cut_into_chunks
 from regrow.core.selections import Listed, ascending
-from regrow.core.tally import Tally
 from regrow.core.units import Layer
 from regrow.kernels.gpu import is_capturing
 from regrow.methods.effects.effect import Fresh, Moves
@@ -28,6 +27,7 @@ from regrow.storage.base import Beside, beside, nothing_called
 from regrow.storage.optimizer_state import state_like
 from regrow.storage.packed.growth import Search, check_sees_all_gradients
 from regrow.storage.packed.pack import Pack, Slot
+from regrow.storage.packed.part import ListedPart
 from regrow.storage.packed.places import places_of_logical, places_of_stored
 from regrow.storage.packed.renumber import column_order, exchange, index_dtype, move, renumber
 from regrow.storage.packed.state import check_state, kernels_of

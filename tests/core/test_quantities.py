@@ -1,4 +1,4 @@
-"""Parts: chunks as storages give them, with an entry for every place or for the active units alone."""
+"""Quantities of units, in chunks as storages give them: with an entry for every place, or for active units alone."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regrow.core.parts import OfChunk
+from regrow.core.quantities import OfChunk
 from regrow.core.row import cut_into_chunks
 from regrow.core.units import Block
 from strategies import CPU, any_rows, make_row, row
