@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from math import ceil, log, sqrt
+from math import ceil, frexp, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -266,21 +266,34 @@ def _is_first(places: Tensor) -> Tensor:
 def exact_means(values: Tensor, lengths: Sequence[int]) -> list[float]:
     """The mean of each of some consecutive parts, rounded once: whatever the order of adding up, it is the same.
 
-    Every number is cut into two whole ones times a power of two; whole numbers of one power add up without rounding.
+    Numbers are cut into leading parts that are multiples of one power of two, few enough of which add up without
+    rounding, and rests, which are cut in turn (Rump, Ogita & Oishi, 2008).
 
     >>> exact_means(torch.tensor([1e16, 1.0, 1.0, -1e16, 3.0, 4.0], dtype=torch.float64), [4, 2])
     [0.5, 3.5]
     """
-    return [_exact_mean(part.double()) if len(part) else 0.0 for part in torch.split(values, list(lengths))]
+    rest, totals = values.double(), [Fraction(0)] * len(lengths)
+    bits = max(lengths, default=0).bit_length() + 1
+    while (top := _largest_magnitude(rest)) > 0:
+        if top < 2.0**900:
+            unit = 2.0 ** (frexp(top)[1] + bits)
+            leading = (rest + unit).sub_(unit)
+            sums = torch.stack([own.sum() for own in _split(leading, lengths)]).tolist()
+            totals = [total + Fraction(more) for total, more in zip(totals, sums, strict=True)]
+        else:  # to which nothing can be added
+            leading = rest.masked_fill(rest.abs() < 2.0**900, 0)
+            parts = [sum(map(Fraction, own.tolist())) for own in _split(leading, lengths)]
+            totals = [total + more for total, more in zip(totals, parts, strict=True)]
+        rest = rest.sub(leading)
+    return [float(total / max(length, 1)) for total, length in zip(totals, lengths, strict=True)]
 
 
-def _exact_mean(values: Tensor) -> float:
-    mantissa, exponent = torch.frexp(values)
-    low = int(exponent.amin())
-    high_bits = (mantissa * 2.0**26).floor_()
-    low_bits = (mantissa * 2.0**26 - high_bits) * 2.0**27
-    sums = values.new_zeros(2, int(exponent.amax()) - low + 1)
-    for row, bits in zip(sums, (high_bits, low_bits), strict=True):
-        row.index_add_(0, (exponent - low).long(), bits)
-    total = sum((int(high) * 2**27 + int(bits)) << shift for shift, (high, bits) in enumerate(sums.T.tolist()))
-    return float(Fraction(total) * Fraction(2) ** (low - 53) / len(values))
+def _largest_magnitude(values: Tensor) -> float:
+    if not len(values):
+        return 0.0
+    least, most = values.aminmax()
+    return max(-float(least), float(most))
+
+
+def _split(values: Tensor, lengths: Sequence[int]) -> Sequence[Tensor]:
+    return torch.split(values, list(lengths))

@@ -254,14 +254,15 @@ class DenseStorage:
         for i, (units, _) in enumerate(of_layers):
             if len(units):
                 for tensor in (self.weights[i], *state_like(optimizer, self.parameters[i])):
-                    self._zero_units(i, tensor, units)
+                    self._put(i, tensor, units, 0)
 
-    def _zero_units(self, i: int, tensor: Tensor, units: Tensor) -> None:
+    def _put(self, i: int, tensor: Tensor, units: Tensor, value: float | Tensor) -> None:
         flat = self._flat_views[i]
-        if flat is not None and tensor.stride() == self.weights[i].stride():  # several times faster on a CPU
-            tensor.as_strided(flat.shape, flat.stride()).index_fill_(0, units, 0)
-        else:
-            self.layers[i].put(tensor, units, 0)
+        if flat is None or tensor.stride() != self.weights[i].stride():
+            self.layers[i].put(tensor, units, value)
+            return
+        tensor = tensor.as_strided(flat.shape, flat.stride())  # several times faster on a CPU
+        tensor.index_copy_(0, units, value) if isinstance(value, Tensor) else tensor.index_fill_(0, units, value)
 
     def _per_layer(self, places: Sequence[Tensor], counts: Sequence[int]) -> list[tuple[Tensor, int]]:
         """Places within chunks, in their order, as units of each layer, with the layer's first position in the row."""
@@ -274,8 +275,8 @@ class DenseStorage:
     def _renew(self, pruned: Sequence[tuple[Tensor, int]]) -> None:
         for own in self._beside.values():
             if own.fresh is not None:
-                for layer, tensor, (units, start) in zip(self.layers, own.tensors, pruned, strict=True):
-                    layer.put(tensor, units, own.fresh(units + start))
+                for i, (units, start) in enumerate(pruned):
+                    self._put(i, own.tensors[i], units, own.fresh(units + start))
 
     # Saving, copying, taking off
 
