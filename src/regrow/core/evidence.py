@@ -15,7 +15,16 @@ from torch import Tensor
 
 from regrow.core.quantities import OfChunk, Quantities, Rule, as_numbers, largest_at_each_index, magnitude, refuse_nan
 from regrow.core.row import Chunk, Tally, check_finite, join
-from regrow.core.selections import Active, Kernels, draw_free, exact_means, k_smallest, k_smallest_each, positions_of
+from regrow.core.selections import (
+    Active,
+    Kernels,
+    ascending,
+    draw_free,
+    exact_means,
+    k_smallest,
+    k_smallest_each,
+    positions_of,
+)
 
 
 class Part(ABC):
@@ -123,6 +132,7 @@ class MaskedPart(Part):
     def largest_free(self, counts: Sequence[int], score: Rule, among: Tensor | None) -> Tensor:
         low = self._lowness(score)
         if among is not None:
+            among = ascending(among)
             free = among.index_select(0, positions_of(~self.active.index_select(0, among)))
             room, low = self.chunk.count_per_layer(free), low.index_select(0, free)
             refuse_nan(low, self.chunk, room)
@@ -245,7 +255,7 @@ class Evidence(Quantities):
     def largest_free(self, counts: Sequence[int], score: Rule, among: Units | None = None) -> Units:
         """So many of each layer with the largest scores, of all free places or of those named; fewer if there are."""
         counts = list(map(min, counts, self.tally.free))
-        named = [None] * len(self._parts) if among is None else self.split(among)
+        named: Sequence[Tensor | None] = [None] * len(self._parts) if among is None else self.split(among)
         found = [p.largest_free(counts[p.chunk.own], score, some) for p, some in zip(self._parts, named, strict=True)]
         if among is not None:
             counts = [n for p, some in zip(self._parts, found, strict=True) for n in p.chunk.count_per_layer(some)]

@@ -157,7 +157,7 @@ def draw_free(
             found.append(kernels["draw_free"](chunk, few, active, key))
         else:
             found.append(_first_free(chunk, few, free, active, key))
-    if len(found) == 1 and not any(few):
+    if len(found) == 1:
         return found[0]
     return ascending(torch.cat(found)) if found else torch.empty(0, dtype=torch.int64, device=chunk.device)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import regrow
 from regrow.core import random
 from regrow.core.row import cut_into_chunks
 from regrow.core.selections import _first_free, k_smallest_each
@@ -22,7 +23,7 @@ DEVICE = "cuda"
 
 def check_zeroing(tensors, masks):
     expected = [[tensor.masked_fill(~mask, 0) for tensor in own] for own, mask in zip(tensors, masks, strict=True)]
-    Masks(masks, masks[0].device).zero_inactive(tensors)
+    assert Masks(masks, masks[0].device).zero_inactive(tensors)
     assert all(
         torch.equal(a, b)
         for own, answer in zip(tensors, expected, strict=True)
@@ -48,16 +49,29 @@ def test_layers_may_bring_several_tensors_of_several_dtypes():
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
-def test_a_layer_without_a_gradient_takes_the_slow_way(missing):
+def test_layers_that_bring_different_numbers_of_tensors_are_left_to_the_slow_way(missing):
     masks = [torch.rand(17, 9, device=DEVICE) < 0.3 for _ in range(3)]
-    tensors = [[] if i == missing else [torch.randn(17, 9, device=DEVICE)] for i in range(3)]
-    check_zeroing(tensors, masks)
+    tensors = [[] if i == missing else [torch.ones(17, 9, device=DEVICE)] for i in range(3)]
+    assert not Masks(masks, masks[0].device).zero_inactive(tensors)
+    assert all(bool(tensor.all()) for own in tensors for tensor in own)
 
 
-def test_strides_that_differ_from_the_mask_take_the_slow_way_and_are_right():
-    tensor = torch.randn(8, 16, device=DEVICE).t()
-    mask = torch.rand(16, 8, device=DEVICE) < 0.5
-    check_zeroing([[tensor]], [mask])
+def test_strides_that_differ_from_the_mask_are_left_to_the_slow_way():
+    tensor = torch.ones(8, 16, device=DEVICE).t()
+    assert not Masks([torch.rand(16, 8, device=DEVICE) < 0.5], tensor.device).zero_inactive([[tensor]])
+    assert bool(tensor.all())
+
+
+@pytest.mark.parametrize("missing", [None, 0, 1])
+def test_dense_storage_zeroes_in_whichever_way(missing):
+    model = torch.nn.Sequential(torch.nn.Linear(9, 17), torch.nn.Linear(17, 5)).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sparse = regrow.attach(model, optimizer, regrow.Static(sparsity=0.7))
+    for i, layer in enumerate(model):
+        layer.weight.grad = None if i == missing else torch.full_like(layer.weight, torch.inf).t().contiguous().t()
+    sparse.mask_gradients()
+    for i, (layer, mask) in enumerate(zip(model, sparse.masks().values(), strict=True)):
+        assert i == missing or torch.equal(layer.weight.grad != 0, mask)
 
 
 def some_layers(sizes, density=0.1):

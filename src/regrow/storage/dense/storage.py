@@ -246,15 +246,18 @@ class DenseStorage:
             active.index_fill_(0, out, False)
             active.index_fill_(0, in_, True)
         self._expand_coarse()
-        of_layers = self._per_layer(pruned, plan.pruned.counts)
-        self._renew(of_layers)
-        if None not in self._fast_masks:
+        renewed = [own for own in self._beside.values() if own.fresh is not None]
+        is_fast = None not in self._fast_masks
+        if is_fast:
             self.zero_inactive(optimizer)
-            return
-        for i, (units, _) in enumerate(of_layers):
-            if len(units):
-                for tensor in (self.weights[i], *state_like(optimizer, self.parameters[i])):
-                    self._put(i, tensor, units, 0)
+        if renewed or not is_fast:
+            for i, (units, start) in enumerate(self._per_layer(pruned, plan.pruned.counts)):
+                for own in renewed:
+                    assert own.fresh is not None
+                    self._put(i, own.tensors[i], units, own.fresh(units + start))
+                if len(units) and not is_fast:
+                    for tensor in (self.weights[i], *state_like(optimizer, self.parameters[i])):
+                        self._put(i, tensor, units, 0)
 
     def _put(self, i: int, tensor: Tensor, units: Tensor, value: float | Tensor) -> None:
         flat = self._flat_views[i]
@@ -271,12 +274,6 @@ class DenseStorage:
             for chunk, own in zip(self.chunks, places, strict=True)
             for units, offset in zip(torch.split(own, list(chunk.of(counts))), chunk.offsets, strict=False)
         ]
-
-    def _renew(self, pruned: Sequence[tuple[Tensor, int]]) -> None:
-        for own in self._beside.values():
-            if own.fresh is not None:
-                for i, (units, start) in enumerate(pruned):
-                    self._put(i, own.tensors[i], units, own.fresh(units + start))
 
     # Saving, copying, taking off
 
