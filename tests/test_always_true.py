@@ -95,7 +95,7 @@ def test_budget_zeros_and_clean_growth_after_every_step(network, method, optimiz
             raise
         return
     if method.granularity == "weight" and not isinstance(method, regrow.Dense):
-        assert sparse.budget == round((1 - method.sparsity) * sum(sizes))
+        assert sparse.target == round((1 - method.sparsity) * sum(sizes))
     check_invariants(network, trainer, sparse)
     for step in range(1, 8):
         before = sparse.masks()

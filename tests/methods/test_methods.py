@@ -6,6 +6,7 @@ from regrow import DSR, SET, SNFS, DeepR, Gradual, RigL
 from regrow.methods.effects.l1 import L1
 from regrow.methods.effects.mean_gradient import MeanGradient
 from regrow.methods.effects.random_walk import RandomWalk
+from regrow.methods.effects.signs import Signs
 from strategies import decide, row
 
 _ = None  # a free place
@@ -161,7 +162,8 @@ def test_deepr_keeps_what_has_no_place_to_go_to():
 
 
 def test_deepr_puts_its_l1_into_the_walk_not_into_the_gradient():
-    (walk,) = DeepR(sparsity=0.5, l1=1e-4).effects()
+    signs, walk = DeepR(sparsity=0.5, l1=1e-4).effects()
+    assert isinstance(signs, Signs)
     assert isinstance(walk, RandomWalk)
     (pull,) = DSR(sparsity=0.5, l1=1e-4).effects()
     assert isinstance(pull, L1)

@@ -12,7 +12,7 @@ def sgd(model: nn.Module) -> optim.Optimizer:
 
 
 def chosen(model: nn.Module, selection=None, optimizer=None, granularity="weight") -> list[str]:
-    pairs = choose_layers(model, optimizer or sgd(model), selection, granularity)
+    pairs, _ = choose_layers(model, optimizer or sgd(model), selection, granularity)
     everything = {id(parameter): name for name, parameter in model.named_parameters()}
     assert all(id(parameter) in everything for _, parameter in pairs)
     return [layer.name for layer, _ in pairs]
@@ -79,7 +79,7 @@ def test_a_subclass_of_linear_is_linear():
 
 def test_layers_come_with_their_parameters_in_the_order_of_the_model():
     model = net()
-    pairs = choose_layers(model, sgd(model), ["4.weight", "0.weight"], "weight")
+    pairs, _ = choose_layers(model, sgd(model), ["4.weight", "0.weight"], "weight")
     assert [(layer.name, layer.shape) for layer, _ in pairs] == [("0.weight", (4, 3, 3, 3)), ("4.weight", (2, 16))]
     assert pairs[0][1] is model[0].weight
 
@@ -266,14 +266,14 @@ def test_whole_numbers_are_no_weights():
 
 def test_units_are_cut_as_asked():
     model = net()
-    (conv, _), (linear, _) = choose_layers(model, sgd(model), None, "kernel")
+    ((conv, _), (linear, _)), _ = choose_layers(model, sgd(model), None, "kernel")
     assert (conv.num_units, conv.unit_size) == (12, 9)
     assert (linear.num_units, linear.unit_size) == (32, 1)
 
 
 def test_channels_are_outputs_also_of_transposed_convolutions():
     model = nn.Sequential(nn.Conv2d(2, 5, 3), nn.ConvTranspose2d(5, 3, 2))
-    sizes = [layer.num_units for layer, _ in choose_layers(model, sgd(model), None, "channel")]
+    sizes = [layer.num_units for layer, _ in choose_layers(model, sgd(model), None, "channel")[0]]
     assert sizes == [5, 3]
 
 
@@ -286,5 +286,5 @@ def test_a_grouped_transposed_convolution_has_no_single_channel_dimension():
 
 def test_channels_last_weights_are_numbered_as_they_lie_in_memory():
     model = net().to(memory_format=torch.channels_last)
-    layer, parameter = choose_layers(model, sgd(model), None, "weight")[0]
+    ((layer, parameter), *_), _ = choose_layers(model, sgd(model), None, "weight")
     assert layer.flatten(parameter.detach()).data_ptr() == parameter.data_ptr()

@@ -200,3 +200,32 @@ def test_the_last_rewirings_are_kept_and_the_totals_of_all(monkeypatch):
     other.sparse.load_state_dict(run.sparse.state_dict())
     assert other.sparse.history == run.sparse.history
     assert other.sparse.totals == totals
+
+
+def test_a_state_without_rewirings_begins_the_totals_anew():
+    run = Run(METHODS["DSR"])
+    fresh = copy.deepcopy(run.sparse.state_dict())
+    run.train(6).sparse.load_state_dict(fresh)
+    assert run.sparse.totals is None
+    run.train(2)
+    assert run.sparse.totals == run.sparse.history[0]
+
+
+def test_a_state_of_coarse_units_fits_the_masks_it_has():
+    method = regrow.SET(sparsity=0.77, period=2, granularity="channel")
+    run = Run(method).train(4)
+    model = copy.deepcopy(run.model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    other = regrow.attach(model, optimizer, method, start=run.sparse.masks())
+    assert other.target < run.sparse.target, "units do not fill the budget, and masks are what they hold"
+    other.load_state_dict(run.sparse.state_dict())
+    assert other.target == run.sparse.target
+
+
+def test_a_state_loads_into_weights_of_another_precision():
+    run, other = Run(METHODS["SNFS"]), Run(METHODS["SNFS"])
+    other.model.float()
+    other.x = other.x.float()
+    other.sparse.mask_gradients()
+    other.sparse.load_state_dict(run.train(4).sparse.state_dict())
+    assert other.train(2).sparse.num_steps == 6

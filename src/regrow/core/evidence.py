@@ -72,6 +72,10 @@ class Part(ABC):
         spared = largest_at_each_index(self.chunk, self.units, scores, floor, last=True)
         return scores.index_fill(0, spared, torch.inf)
 
+    def num_takeable(self, scores: Tensor) -> list[int]:
+        """How many active units of each layer are not spared."""
+        return [int((own < torch.inf).sum()) for own in torch.split(scores, list(self.counts))]
+
     def largest(self, counts: Sequence[int], score: Rule, floor: Mapping[int, int]) -> Tensor:
         """The places of each layer with the largest scores, active or not."""
         raise ValueError("of the places that are not active nothing is stored that could be compared")
@@ -188,6 +192,7 @@ class Evidence(Quantities):
         self.tally, self.step, self.groups = tally, step, groups
         self._parts = parts
         self._layers: Sequence[int] | None = None
+        self._smallest: dict[int, Units] = {}  # of all, by count: a method may ask again when it allots
 
     def of(self, layers: Sequence[int]) -> "Evidence":
         """The same for a group of layers, whose tally it has."""
@@ -221,14 +226,16 @@ class Evidence(Quantities):
             return self.nothing
         scores = self._scores(score)
         if floor is not None:
-            scores = [part.spare(own, floor) for part, own in zip(self._parts, scores, strict=True)]
-            left = [n for own, part in zip(scores, self._parts, strict=True) for n in _num_takeable(own, part.counts)]
-            counts = list(map(min, counts, left))
+            spared = [part.spare(own, floor) for part, own in zip(self._parts, scores, strict=True)]
+            left = [n for part, own in zip(self._parts, spared, strict=True) for n in part.num_takeable(own)]
+            scores, counts = [*spared], list(map(min, counts, left))
         found = [part.smallest(counts[part.chunk.own], own) for part, own in zip(self._parts, scores, strict=True)]
         return Units(self._in_row(found), counts)
 
     def smallest_of_all(self, count: int, score: Score = None) -> Units:
         """So many units of the network with the smallest scores, but never the last of a layer."""
+        if score is None and count in self._smallest:
+            return self._smallest[count]
         pairs = zip(self._parts, self._scores(score), strict=True)
         scores = self._in_one([magnitude(part.units) if own is None else own for part, own in pairs])
         active = [n for part in self._parts for n in part.counts]
@@ -236,10 +243,13 @@ class Evidence(Quantities):
         for own, flags in zip(torch.split(scores, active), torch.split(may_go, active), strict=True):
             flags[len(own) - 1 - int(own.flip(0).argmax())] = False
         others = positions_of(may_go)
-        taken = others[k_smallest(scores.index_select(0, others), min(count, len(others)))]
+        taken = others[k_smallest(scores.index_select(0, others), min(max(count, 0), len(others)))]
         ends = torch.tensor(active, device=scores.device).cumsum(0)
         counts = torch.searchsorted(taken, ends).diff(prepend=ends.new_zeros(1)).tolist()
-        return Units(self.position.index_select(0, taken), counts)
+        found = Units(self.position.index_select(0, taken), counts)
+        if score is None:
+            self._smallest[count] = found
+        return found
 
     def mean_of_each(self, score: Score) -> list[float]:
         """The mean score of each layer, the same however it is added up; of a group's evidence, of its layers."""
@@ -316,8 +326,3 @@ class Evidence(Quantities):
         for own, part in zip(scores, self._parts, strict=True):
             refuse_nan(own, part.chunk, part.counts)
         return list(scores)
-
-
-def _num_takeable(scores: Tensor | None, counts: Sequence[int]) -> list[int]:
-    assert scores is not None
-    return [int((own < torch.inf).sum()) for own in torch.split(scores, list(counts))]

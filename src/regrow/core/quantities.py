@@ -55,10 +55,13 @@ class OfChunk(Quantities):
         self, chunk: Chunk, look_up: Callable[[str], Tensor], places: Callable[[], Tensor] | None = None
     ) -> None:
         self._chunk, self._look_up = chunk, look_up
+        self._shown: list[Tensor] = []
         self._places = places or (lambda: torch.arange(chunk.num_units, device=chunk.device))
 
     def look_up(self, name: str) -> Tensor:
-        return self._places() + self._chunk.start if name == "position" else self._look_up(name)
+        found = self._places() + self._chunk.start if name == "position" else self._look_up(name)
+        self._shown.append(found)
+        return found
 
     def index(self, dim: int) -> Tensor:
         places = self._places()
@@ -70,8 +73,7 @@ class OfChunk(Quantities):
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor is one that was looked up here, which nobody may change."""
-        seen = (own for own in self.__dict__.values() if isinstance(own, Tensor))
-        return any(own.data_ptr() == tensor.data_ptr() for own in seen)
+        return any(own.data_ptr() == tensor.data_ptr() for own in self._shown)
 
 
 Rule = Callable[[OfChunk], Tensor]

@@ -41,12 +41,24 @@ class Plan:
 def plan(rules: Rules, evidence: Evidence, seed: int, memory: Memory) -> Plan:
     """Apply a method's rules to the row."""
     tally, step = evidence.tally, evidence.step
-    chosen = rules.prune_units(evidence, rules.prune_counts(tally, step), memory)
+    most = [active - 1 for active in tally.active]
+    wanted = [min(max(count, 0), limit) for count, limit in zip(rules.prune_counts(tally, step), most, strict=True)]
+    chosen = rules.prune_units(evidence, wanted, memory)
     pruned = _settle(rules, evidence, chosen)
     tally = replace(tally, pruned=tuple(pruned.counts))
     counts = _allot(rules, evidence, tally, random.key(seed, step, len(tally.pruned)))
     grown = rules.grow_units(evidence, counts, random.key(seed, step)) if any(counts) else evidence.nothing
+    _check_fits(rules, grown, tally)
     return Plan(pruned, grown, rules.next_memory(memory, tally))
+
+
+def _check_fits(rules: Rules, grown: Units, tally: Tally) -> None:
+    """Refuse a growth that is told wrongly or beyond the budget; other people's rules may return anything."""
+    name, num_weights = type(rules).__name__, tally.weights_in(grown.counts)
+    if len(grown.positions) != sum(grown.counts) or len(grown.counts) != len(tally.active):
+        raise ValueError(f"{name} grows {len(grown.positions)} units and counts {list(grown.counts)}")
+    if num_weights > tally.open_weights:
+        raise ValueError(f"{name} grows {num_weights:,} weights where its budget has room for {tally.open_weights:,}")
 
 
 def _allot(rules: Rules, evidence: Evidence, tally: Tally, key: int) -> list[int]:

@@ -291,8 +291,8 @@ def exact_means(values: Tensor, lengths: Sequence[int]) -> list[float]:
 def _largest_magnitude(values: Tensor) -> float:
     if not len(values):
         return 0.0
-    least, most = values.aminmax()
-    return max(-float(least), float(most))
+    ends: list[float] = torch.stack(values.aminmax()).tolist()
+    return max(-ends[0], ends[1])
 
 
 def _split(values: Tensor, lengths: Sequence[int]) -> Sequence[Tensor]:

@@ -20,6 +20,7 @@ from regrow.core.rules import allot, prune
 from regrow.core.schedules import Schedule, value_at
 from regrow.methods.effects.effect import Effect
 from regrow.methods.effects.random_walk import RandomWalk
+from regrow.methods.effects.signs import Signs
 from regrow.methods.method import Method, check, is_number, is_whole, method
 
 
@@ -60,7 +61,7 @@ class DeepR(Method):
         return self.scope == "layer"
 
     def effects(self) -> list[Effect]:
-        return [RandomWalk(self)]  # which does the pull towards zero, too
+        return [Signs(), RandomWalk(self)]  # which does the pull towards zero, too
 
     def temperature_at(self, step: int) -> float:
         temperature = value_at(self.temperature, step)

@@ -19,6 +19,7 @@ from regrow.core.units import Granularity, granularity_of
 from regrow.methods.effects.effect import Effect
 from regrow.methods.effects.l1 import L1
 from regrow.methods.effects.mean_gradient import MeanGradient
+from regrow.methods.effects.signs import Signs
 
 METHODS: dict[str, "type[Method]"] = {}
 NEEDS = {
@@ -61,13 +62,16 @@ def method(cls: AnyMethod) -> AnyMethod:
 
 def _register(cls: "type[Method]", file: str) -> None:
     name = cls.__name__
-    if cls.__module__ != "__main__" and _FILES.get(name, file) != file:  # a script or notebook may define one again
+    taken_by = METHODS.get(name)
+    is_again = taken_by is not None and taken_by.__module__ == cls.__module__ == "__main__"  # in a script or notebook
+    if taken_by is not None and not is_again and _FILES.get(name, file) != file:
         raise ValueError(f"there is a method {name} already, in {_FILES[name]}; give the one in {file} another name")
     _FILES[name] = file
     METHODS[name] = cls
 
 
 def _check_needs(cls: "type[Method]") -> None:
+    cls.needs = frozenset(cls.needs)
     for need in cls.needs:
         if need not in NEEDS:
             raise ValueError(f"{cls.__name__} needs {need!r}, which nothing offers; {suggest(need, NEEDS)}")
@@ -129,7 +133,8 @@ class Method(ABC):
     def effects(self) -> list[Effect]:
         """What happens in every step beside masking."""
         made: list[Effect] = [L1(self.l1)] if self.l1 else []
-        return [*made, MeanGradient(self.gradient_decay)] if "mean_gradient" in self.needs else made
+        made += [MeanGradient(self.gradient_decay)] if "mean_gradient" in self.needs else []
+        return made + ([Signs()] if "sign" in self.needs else [])
 
     # When, and how many weights
 

@@ -16,8 +16,8 @@ from regrow.sparsifier.layers import Selection, choose_layers
 from regrow.sparsifier.sparsifier import Sparsifier, sparsifiers_of
 from regrow.storage import STORAGES
 from regrow.storage.base import Start, StorageKind
+from regrow.storage.check_masks import check_masks
 from regrow.storage.computed_weights import shared_values
-from regrow.storage.masks import check_masks
 from regrow.storage.packed.layers import packed_slots
 
 
@@ -54,6 +54,7 @@ def attach(
         chosen = list(kind.fit(model, chosen))
     _check_not_attached(model, [parameter for _, parameter in chosen])
     tally = _first_tally(method, [layer for layer, _ in chosen], start)
+    method.effects(), method.first_memory()  # before anything is changed: other people's methods may raise here
     place = kind.build(model, optimizer, chosen, Start(start, tally.active, seed))
     return Sparsifier(optimizer, method, place, tally, seed, undivided)
 
@@ -65,9 +66,9 @@ def _storage_for(method: Method, storage: str | StorageKind) -> StorageKind:
     if method.storage is not None:
         if storage != "dense":
             raise ValueError(f"{name} brings its own storage, {method.storage}; leave out storage={storage!r}")
-        return STORAGES[method.storage]
-    if not isinstance(storage, str):
-        if not isinstance(storage, StorageKind):
+        kind = STORAGES[method.storage]
+    elif not isinstance(storage, str):
+        if isinstance(storage, type) or not isinstance(storage, StorageKind):
             raise TypeError(f"storage must be one of {open_to_all} or such as regrow.Packed(), got {storage!r}")
         kind = storage
     elif storage in open_to_all:

@@ -119,7 +119,7 @@ class Gradients:
             if keeps:
                 self._rewirable.keep_gradients(self._kinds, fresh, self._scale())
                 self._are_kept = True
-            self._rewirable.prepare_step()
+            self._rewirable.mask_gradients()
         for effect in self._effects:
             effect.before_step(fresh, self._scale())
 
@@ -136,7 +136,7 @@ class Gradients:
 
     def check_kept(self, step: int) -> None:
         """Refuse to rewire by gradients that nobody kept."""
-        if self._kinds and not self._are_kept:
+        if self._kinds and "mean_gradient" not in self._kinds and not self._are_kept:
             raise RuntimeError(
                 f"{type(self._method).__name__} goes by the gradient of step {step}, which nobody kept; call "
                 "mask_gradients() before the optimizer's step"
@@ -162,13 +162,13 @@ class Gradients:
             if parameter.grad is None:
                 continue
             seen = self._seen.get(i)
-            if seen is None or (seen() is not parameter.grad and not self._is_prepared(i)):
+            if seen is None or (seen() is not parameter.grad and not self._is_masked(i)):
                 fresh.append(i)
             self._seen[i] = TensorWeakRef(parameter.grad)
         return fresh
 
-    def _is_prepared(self, i: int) -> bool:
-        return self._rewirable is None or self._rewirable.is_prepared(i)
+    def _is_masked(self, i: int) -> bool:
+        return self._rewirable is None or self._rewirable.is_masked(i)
 
     def _scale(self) -> Tensor | None:
         """By what a fused optimizer will still have to divide the gradients."""

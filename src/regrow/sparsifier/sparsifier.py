@@ -146,8 +146,9 @@ class Sparsifier:
         """Zero the gradients of inactive weights now, e.g. before clipping; the hook does it otherwise.
 
         What a rewiring needs of a gradient and the L1 term are taken from each new one once, however often this is
-        called. Under a GradScaler leave `zero_grad(set_to_none=True)` as it is: a gradient tensor that is used again
-        after a skipped step looks like one that goes on accumulating.
+        called: so where gradients accumulate call it after the last backward pass. Under a GradScaler leave
+        `zero_grad(set_to_none=True)` as it is: a gradient tensor that is used again after a skipped step looks like one
+        that goes on accumulating.
         """
         self._check_attached()
         with torch.no_grad():
@@ -237,7 +238,13 @@ class Sparsifier:
         return record
 
     def _tally_at(self, step: int) -> Tally:
-        return replace(self._tally, budget=self.method.budget_at(step, self._tally))
+        budget = self.method.budget_at(step, self._tally)
+        if budget != self._tally.budget and "changing_budget" not in self.method.needs:
+            raise ValueError(
+                f"{type(self.method).__name__} moves its budget from {self._tally.budget:,} to {budget:,}; a method "
+                'that does so needs "changing_budget"'
+            )
+        return replace(self._tally, budget=budget)
 
     def _expect_growth(self) -> None:
         """Tell the storage before a step by whose gradients the network will grow."""
@@ -269,10 +276,12 @@ class Sparsifier:
         self._storage.load(state)
         self.seed, self._step = state["seed"], state["step"]
         active = tuple(self._storage.count())
-        self._tally = replace(self._tally, active=active, goal=tuple(state["goal"]), budget=state["budget"])
+        self._tally = replace(
+            self._tally, active=active, goal=tuple(state["goal"]), target=state["target"], budget=state["budget"]
+        )
         self._memory = dict(state["memory"])
         self._recent = deque((Rewiring(**record) for record in state["history"]), maxlen=MOST_RECORDS)
-        self._last = None
+        self._last, self._in_all = None, [[0] * len(active), [0] * len(active)]
         for record in state["totals"]:
             self._last = Rewiring(**record)
             self._in_all = [

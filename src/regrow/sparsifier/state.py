@@ -61,8 +61,10 @@ def checked(state: Mapping[str, Any], method: Method, storage: Storage, tally: T
     if not isinstance(state, Mapping) or not {"version", "method", "granularity"} <= set(state):
         raise ValueError("this is not the state of a sparsifier; pass what sparsifier.state_dict() returned")
     _check_same(state, method)
+    if not is_whole(state["version"]):
+        raise ValueError(f"{DAMAGED}: its version is {state['version']!r}")
     if state["version"] == 1:
-        state = from_version_1(state, storage)
+        state = from_version_1(state, storage, "changing_budget" in method.needs)
     elif state["version"] != VERSION:
         raise ValueError(
             f"the state has version {state['version']}, this regrow reads up to {VERSION}; use the one that wrote it"
@@ -117,7 +119,7 @@ def _check_numbers(state: Mapping[str, Any], tally: Tally, memory: Memory) -> No
     numbers = [state[key] for key in ("step", "target", "budget")]
     if not is_whole(state["seed"]) or not all(is_whole(n) and n >= 0 for n in numbers):
         raise ValueError(f"{DAMAGED}: seed, step, target or budget is no whole number")
-    if state["target"] != tally.target:
+    if abs(state["target"] - tally.target) >= max(tally.unit_sizes):  # of coarse units masks hold a little less
         raise ValueError(
             f"the state has a budget of {state['target']:,} weights, this sparsifier one of {tally.target:,}; attach "
             "with the same sparsity, or the masks that it began with"
@@ -128,16 +130,23 @@ def _check_numbers(state: Mapping[str, Any], tally: Tally, memory: Memory) -> No
     theirs = state["memory"]
     if not isinstance(theirs, Mapping) or set(theirs) != set(memory) or not all(map(_is_finite, theirs.values())):
         raise ValueError(f"{DAMAGED}: its memory is {theirs!r}")
-    if not isinstance(state["history"], Sequence) or not isinstance(state["totals"], Sequence):
-        raise ValueError(f"{DAMAGED}: its history is no list")
+    history, totals = state["history"], state["totals"]
+    if not isinstance(history, Sequence) or not isinstance(totals, Sequence) or len(totals) != bool(history):
+        raise ValueError(f"{DAMAGED}: its history is no list, or has no totals")
 
 
 def _check_record(record: Any, names: set[str]) -> None:
     fits = isinstance(record, Mapping) and set(record) == {"step", "pruned", "grown", "threshold"}
-    if not fits or not is_whole(record["step"]) or not (record["threshold"] is None or _is_finite(record["threshold"])):
+    if (
+        not fits
+        or not is_whole(record["step"])
+        or record["step"] < 1
+        or not (record["threshold"] is None or _is_finite(record["threshold"]))
+    ):
         raise ValueError(f"{DAMAGED}: its history has {record!r}")
     for counts in (record["pruned"], record["grown"]):
-        if not isinstance(counts, Mapping) or set(counts) != names or not all(map(is_whole, counts.values())):
+        is_count = isinstance(counts, Mapping) and all(is_whole(n) and n >= 0 for n in counts.values())
+        if not is_count or set(counts) != names:
             raise ValueError(f"{DAMAGED}: its history has {record!r}")
 
 

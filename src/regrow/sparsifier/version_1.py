@@ -15,17 +15,17 @@ _KEYS = frozenset(["seed", "step", "budget", "goal", "memory", "masks", "compani
 _NAMES = {"signs": "sign", "mean gradient": "mean_gradient"}
 
 
-def from_version_1(state: Mapping[str, Any], storage: Storage) -> dict[str, Any]:
+def from_version_1(state: Mapping[str, Any], storage: Storage, budget_moves: bool) -> dict[str, Any]:
     """The same state in version 2; what else is wrong with it is found there."""
     if missing := _KEYS - set(state):
         raise ValueError(f"{DAMAGED}: it has no {min(missing)!r}")
     try:
-        return _converted(state, storage)
+        return _converted(state, storage, budget_moves)
     except (AttributeError, KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"{DAMAGED}: {error}") from error
 
 
-def _converted(state: Mapping[str, Any], storage: Storage) -> dict[str, Any]:
+def _converted(state: Mapping[str, Any], storage: Storage, budget_moves: bool) -> dict[str, Any]:
     shapes = {layer.name: layer.shape for layer in storage.layers}
     names = state.get("positions") or state["masks"] or shapes
     records = [Rewiring(**record) for record in state["history"]]
@@ -40,7 +40,7 @@ def _converted(state: Mapping[str, Any], storage: Storage) -> dict[str, Any]:
         "seed": state["seed"],
         "step": state["step"],
         "target": state["budget"],
-        "budget": max(active, state["budget"]),  # Gradual held more than its budget, which was the final one
+        "budget": active if budget_moves else state["budget"],  # Gradual's was the final one, whatever it held
         "goal": tuple(state["goal"]),
         "memory": dict(state["memory"]),
         "history": tuple(asdict(record) for record in records[-MOST_RECORDS:]),
@@ -64,5 +64,6 @@ def _of_storage(state: Mapping[str, Any], storage: Storage) -> dict[str, Any]:
     if not state["masks"]:
         return {"storage": "hashed", "counts": tuple(state["goal"])}
     for kind, tensors in storage.state().get("beside", {}).items():  # none of it before the first step
-        beside.setdefault(kind, {name: torch.zeros_like(tensor) for name, tensor in tensors.items()})
+        if isinstance(tensors, Mapping):
+            beside.setdefault(kind, {name: torch.zeros_like(tensor) for name, tensor in tensors.items()})
     return {"storage": "dense", "masks": dict(state["masks"]), "beside": beside}

@@ -90,10 +90,10 @@ class Rewirable(RewirableWeights, Storage, Protocol):
     def follow(self) -> None:
         """Follow the parameters if they were moved to another device or memory format since."""
 
-    def prepare_step(self) -> None:
+    def mask_gradients(self) -> None:
         """Make gradients ready for the optimizer: those of inactive weights are exactly 0."""
 
-    def is_prepared(self, i: int) -> bool:
+    def is_masked(self, i: int) -> bool:
         """Whether the gradient of parameter i is still the one that was made ready, if perhaps in another tensor."""
 
     def keep_gradients(self, kinds: frozenset[str], fresh: Sequence[int], scale: Tensor | None) -> None:
@@ -160,8 +160,9 @@ def check_kind(state: Mapping[str, Any], storage: str, keys: set[str]) -> None:
 
 
 def check_like(found: object, like: Tensor, what: str) -> None:
-    """Refuse what is no tensor of the same shape and dtype."""
-    if not isinstance(found, Tensor) or found.shape != like.shape or found.dtype != like.dtype:
+    """Refuse what is no tensor of the same shape and kind of numbers; the precision may be another."""
+    fits = isinstance(found, Tensor) and found.shape == like.shape
+    if not isinstance(found, Tensor) or not fits or found.is_floating_point() != like.is_floating_point():
         told = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(f"{DAMAGED}: its {what} is {told}, not {like.dtype} {tuple(like.shape)}")
 

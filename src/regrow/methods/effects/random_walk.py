@@ -4,7 +4,6 @@ Where the whole network is on one GPU, walking and rewiring are done there witho
 captured graph.
 """
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -13,7 +12,6 @@ from torch.optim import Optimizer
 
 from regrow.core import random
 from regrow.core.quantities import Quantities
-from regrow.kernels.gpu import is_capturing
 from regrow.kernels.gpu.deepr_walk import Walk
 from regrow.methods.effects.effect import Effect, Weights, rates_of, rewirable
 
@@ -30,11 +28,10 @@ class Walks(Protocol):
 
 
 class RandomWalk(Effect):
-    """Fixes the sign of every position and moves the active weights."""
+    """Moves the active weights towards zero and beyond, by their signs, and rewires where it can."""
 
     def __init__(self, method: Walks) -> None:
         self._method = method
-        self._has_begun = False
         self._on_device: Walk | None = None
         self._is_captured = False
         self._last_unread: int | None = None
@@ -42,23 +39,6 @@ class RandomWalk(Effect):
     def attach(self, weights: Weights, optimizer: Optimizer, seed: int) -> None:
         super().attach(weights, optimizer, seed)
         self._rewirable = rewirable(weights)
-        self._rewirable.lay_beside("sign", torch.bool, self._coins)
-        self._fix_signs()
-
-    def before_step(self, fresh: Sequence[int], scale: Tensor | None) -> None:
-        if not self._has_begun and not is_capturing():  # weights may have been set since the network was attached to
-            self._fix_signs()
-            self._has_begun = True
-
-    def _fix_signs(self) -> None:
-        """Every weight gets the sign it has; where it is 0, and elsewhere, one at random."""
-        self._rewirable.fill_beside("sign", self._sign)
-
-    def _sign(self, units: Quantities) -> Tensor:
-        return torch.where(units.weight != 0, units.weight > 0, self._coins(units.position))
-
-    def _coins(self, positions: Tensor) -> Tensor:
-        return random.coins(self._seed, positions)
 
     def after_step(self, step: int, is_replayed: bool) -> bool:
         if (is_replayed and self._is_captured) or self._step_on_device(step):
@@ -105,10 +85,6 @@ class RandomWalk(Effect):
             temperature, is_due = self._method.temperature_at(step), self._method.is_due(step)
             self._on_device.set_dials(temperature, self._method.l1, rewires=is_due)
 
-    def renew(self) -> None:
-        self._fix_signs()
-        self._has_begun = False
-
     def totals(self) -> tuple[int, list[int]] | None:
         if self._on_device is None or self._last_unread is None:
             return None
@@ -117,7 +93,7 @@ class RandomWalk(Effect):
 
     def restart(self, step: int, seed: int) -> None:
         super().restart(step, seed)
-        self._has_begun, self._last_unread = True, None
+        self._last_unread = None
         if self._on_device is not None:
             self._on_device.start(self._rewirable.count(), seed, step)
             self._announce(step + 1)

@@ -28,8 +28,8 @@ from regrow.storage.base import (
     check_like,
     nothing_called,
 )
-from regrow.storage.dense.gradients import KeptGradients
-from regrow.storage.masks import check_masks
+from regrow.storage.check_masks import check_masks
+from regrow.storage.dense.kept_gradients import KeptGradients
 from regrow.storage.optimizer_state import state_like
 
 
@@ -69,6 +69,11 @@ class DenseStorage:
         self._flat_views = [
             own if own.data_ptr() == weight.data_ptr() else None for own, weight in zip(flat, self.weights, strict=True)
         ]
+        self._is_in_one_piece = (
+            len(self.chunks) == 1
+            and all(own is not None for own in [*self._fast_masks, *self._flat_views])
+            and {weight.dtype for weight in self.weights} == {torch.float32}
+        )
 
     def follow(self) -> None:
         if [parameter.data_ptr() for parameter in self.parameters] == self._addresses:
@@ -159,15 +164,13 @@ class DenseStorage:
         return OfChunk(chunk, look_up, lambda: places)
 
     def in_one_piece(self) -> tuple[Chunk, Callable[[str], Sequence[Tensor]]] | None:
-        chunk = self.chunks[0]
-        is_whole = len(self.chunks) == 1 and can_use_triton(chunk.device) and None not in self._flat_views
-        if not is_whole or {weight.dtype for weight in self.weights} != {torch.float32}:
+        if not self._is_in_one_piece:
             return None
 
         def tensors(name: str) -> Sequence[Tensor]:
             return self.weights if name == "weight" else self._active if name == "active" else self.beside(name)
 
-        return chunk, tensors
+        return self.chunks[0], tensors
 
     # A step
 
@@ -175,7 +178,7 @@ class DenseStorage:
         pairs = zip(self.parameters, self.weights, strict=True)
         self._zero([[weight, *state_like(optimizer, parameter)] for parameter, weight in pairs])
 
-    def prepare_step(self) -> None:
+    def mask_gradients(self) -> None:
         gradients = [parameter.grad for parameter in self.parameters]
         self._zero([[] if gradient is None else [gradient] for gradient in gradients])
 
@@ -188,7 +191,7 @@ class DenseStorage:
                 for tensor in own:
                     torch.where(mask, tensor, tensor.new_zeros(()), out=tensor)
 
-    def is_prepared(self, i: int) -> bool:
+    def is_masked(self, i: int) -> bool:
         gradient = self.parameters[i].grad
         return gradient is None or not bool(gradient.masked_fill(self._masks[i], 0).any())
 
@@ -241,23 +244,25 @@ class DenseStorage:
 
     def apply(self, plan: Plan, evidence: Evidence, optimizer: Optimizer) -> None:
         """What comes is 0 already, weight and state, because it was inactive."""
-        pruned, grown = evidence.split(plan.pruned), evidence.split(plan.grown)
+        pruned, grown, counts = evidence.split(plan.pruned), evidence.split(plan.grown), list(plan.pruned.counts)
         for active, out, in_ in zip(self._active, pruned, grown, strict=True):
             active.index_fill_(0, out, False)
             active.index_fill_(0, in_, True)
         self._expand_coarse()
-        renewed = [own for own in self._beside.values() if own.fresh is not None]
-        is_fast = None not in self._fast_masks
-        if is_fast:
+        for own in self._beside.values():
+            if own.fresh is not None:
+                fresh = [own.fresh(places + chunk.start) for chunk, places in zip(self.chunks, pruned, strict=True)]
+                pairs = zip(self.chunks, fresh, strict=True)
+                values = [part for chunk, some in pairs for part in torch.split(some, list(chunk.of(counts)))]
+                for i, (units, value) in enumerate(zip(self._per_layer(pruned, counts), values, strict=True)):
+                    self._put(i, own.tensors[i], units, value)
+        if None not in self._fast_masks:
             self.zero_inactive(optimizer)
-        if renewed or not is_fast:
-            for i, (units, start) in enumerate(self._per_layer(pruned, plan.pruned.counts)):
-                for own in renewed:
-                    assert own.fresh is not None
-                    self._put(i, own.tensors[i], units, own.fresh(units + start))
-                if len(units) and not is_fast:
-                    for tensor in (self.weights[i], *state_like(optimizer, self.parameters[i])):
-                        self._put(i, tensor, units, 0)
+            return
+        for i, units in enumerate(self._per_layer(pruned, counts)):
+            if len(units):
+                for tensor in (self.weights[i], *state_like(optimizer, self.parameters[i])):
+                    self._put(i, tensor, units, 0)
 
     def _put(self, i: int, tensor: Tensor, units: Tensor, value: float | Tensor) -> None:
         flat = self._flat_views[i]
@@ -267,10 +272,10 @@ class DenseStorage:
         tensor = tensor.as_strided(flat.shape, flat.stride())  # several times faster on a CPU
         tensor.index_copy_(0, units, value) if isinstance(value, Tensor) else tensor.index_fill_(0, units, value)
 
-    def _per_layer(self, places: Sequence[Tensor], counts: Sequence[int]) -> list[tuple[Tensor, int]]:
-        """Places within chunks, in their order, as units of each layer, with the layer's first position in the row."""
+    def _per_layer(self, places: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        """Places within chunks, in their order, as units of each layer."""
         return [
-            (units - offset, chunk.start + offset)
+            units - offset
             for chunk, own in zip(self.chunks, places, strict=True)
             for units, offset in zip(torch.split(own, list(chunk.of(counts))), chunk.offsets, strict=False)
         ]

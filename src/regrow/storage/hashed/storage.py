@@ -68,7 +68,7 @@ class HashedStorage:
 
     def check(self, state: Mapping[str, Any]) -> list[int]:
         check_kind(state, "hashed", {"counts"})
-        if list(state["counts"]) != self.count():
+        if not isinstance(state["counts"], Sequence) or list(state["counts"]) != self.count():
             raise ValueError(
                 "the state has other numbers of shared values; attach with the same layers, sparsity and distribution"
             )

@@ -42,7 +42,7 @@ def best_free(places: Places, gradients: Iterable[Tensor], count: int, score: Sc
     listed, begin, extremes = Listed(active), 0, []
     lowest = _Lowest(count)
     for tile in (wide(tile) for part in gradients for tile in torch.split(part, _TILE)):
-        extremes.append(torch.linalg.vector_norm(tile, torch.inf))
+        extremes.append(torch.stack(tile.aminmax()).abs().amax())
         scores = score(tile)
         low = scores.neg() if scores.data_ptr() == tile.data_ptr() else scores.neg_()
         low.index_fill_(0, listed.within(begin, begin + len(tile)) - begin, torch.inf)

@@ -64,6 +64,6 @@ def _check_positions(layer: Layer, logical: Tensor) -> None:
 def kernels_of(state: Mapping[str, Any]) -> dict[str, str]:
     """How layers were computed, by case."""
     try:
-        return dict(state["kernels"])
+        return {str(case): way for case, way in state["kernels"]}
     except (TypeError, ValueError) as error:
         raise ValueError(f"{DAMAGED}: its kernels are {state['kernels']!r}") from error

@@ -144,7 +144,7 @@ class PackedStorage:
     def zero_inactive(self, optimizer: Optimizer) -> None:
         """There are none."""
 
-    def prepare_step(self) -> None:
+    def mask_gradients(self) -> None:
         """There are no gradients to mask."""
         self._check_can_step()
         self._num_begun = [pack.begun.number for pack in self.packs]
@@ -158,7 +158,7 @@ class PackedStorage:
                     "assign=True"
                 )
 
-    def is_prepared(self, i: int) -> bool:
+    def is_masked(self, i: int) -> bool:
         return self.packs[i].begun.number == self._num_begun[i]
 
     def keep_gradients(self, kinds: frozenset[str], fresh: Sequence[int], scale: Tensor | None) -> None:
@@ -284,7 +284,8 @@ class PackedStorage:
         for name, own in self._beside.items():
             parts = torch.split(state["beside"][name], counts)
             own.tensors = [
-                torch.cat([parts[i] for i in group.layers]).to(pack.values.device) for pack, group in self._paired()
+                torch.cat([parts[i] for i in group.layers]).to(vector)
+                for vector, group in zip(own.tensors, self._groups, strict=True)
             ]
 
     def copy(self, memo: dict[int, Any]) -> "PackedStorage":

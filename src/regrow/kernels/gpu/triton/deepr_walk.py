@@ -14,7 +14,9 @@ _GOLDEN: tl.constexpr = tl.constexpr(-7046029254386353131)
 
 @triton.jit
 def walk(blocks, active, rates, clock, dials, marks, counts, BLOCK: tl.constexpr):
-    """Program b moves the active weights of block b as `rules.nudge.drift_and_noise` says, and marks what crossed zero.
+    """Program b moves the active weights of block b and marks what crossed zero.
+
+    It must do what `drift_and_noise` in methods/effects/random_walk.py does.
 
     The columns of `blocks`: first unit, end of its layer, the layer, where its signs and its weights lie. `counts` sums
     up how many of each layer crossed.
@@ -43,7 +45,7 @@ def walk(blocks, active, rates, clock, dials, marks, counts, BLOCK: tl.constexpr
 
 @triton.jit
 def replace_crossed(layers, blocks, active, clock, marks, owner, counts, totals, BLOCK: tl.constexpr):
-    """Program l settles how many of layer l go and marks as many free places that come, as `rules.grow.at_random` does.
+    """Program l settles how many of layer l go and marks as many free places that come, as `selections.draw_free` does.
 
     The columns of `layers`: first unit, end, most that may go, free places, first block. In `owner`, where every entry
     must be the largest number, each free place that is hit learns the first draw that hit it.
@@ -85,19 +87,19 @@ def apply_marks(blocks, active, marks, clock, BLOCK: tl.constexpr):
 
 @triton.jit
 def _step_key(clock):
-    """chance.key(seed, step) of the step that is going on."""
+    """random.key(seed, step) of the step that is going on."""
     return _mix(tl.load(clock + 1) + _GOLDEN + tl.load(clock) + 1)
 
 
 @triton.jit
 def _bits(key, counters):
-    """`chance.bits`."""
+    """`random.bits`."""
     return _mix((counters.to(tl.int64) + 1) * _GOLDEN + key)
 
 
 @triton.jit
 def _normal(key, counters):
-    """`chance.normal`."""
+    """`random.normal`."""
     bits = _bits(key, counters)
     uniform = (((bits >> 32) & 0xFFFFFFFF).to(tl.float32) + 0.5) * 2.3283064365386963e-10
     angle = (bits & 0xFFFFFFFF).to(tl.float32) * 1.4629180792671596e-09
@@ -106,7 +108,7 @@ def _normal(key, counters):
 
 @triton.jit
 def _mark_first_free(active, marks, owner, key, wanted, begin, end, BLOCK: tl.constexpr):
-    """As `triton_kernels.take_first_free`."""
+    """As `take_first_free of row.py`."""
     draw = tl.arange(0, BLOCK)
     num_found = tl.zeros([], dtype=tl.int64)
     while num_found < wanted:

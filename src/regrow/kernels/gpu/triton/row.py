@@ -108,7 +108,7 @@ def take_smallest(table, num_layers, like, positions, numbers, found, BLOCK: tl.
 
 @triton.jit(do_not_specialize=["first_layer", "num_layers"])
 def take_first_free(table, bounds, first_layer, num_layers, active, owner, found, BLOCK: tl.constexpr):
-    """Program l takes the first free places in the random sequence of layer l; `rules.grow.at_random` says why.
+    """Program l takes the first free places in the random sequence of layer l; `selections.draw_free` says why.
 
     `bounds` say where each layer begins in `active` and `owner`, `table` where it begins in `found`, and behind that is
     the base of the keys. In `owner`, where every entry must be the largest number, each free place that is hit learns
@@ -121,11 +121,11 @@ def take_first_free(table, bounds, first_layer, num_layers, active, owner, found
     num_units = tl.load(bounds + layer + 1) - begin
     wanted = tl.load(table + layer + 1) - tl.load(table + layer)
     found += tl.load(table + layer)
-    layer_key = _mix(tl.load(table + num_layers + 1) + first_layer + layer)  # chance.keys
+    layer_key = _mix(tl.load(table + num_layers + 1) + first_layer + layer)  # random.keys
     draw = tl.arange(0, BLOCK)
     num_found = tl.zeros([], dtype=tl.int64)
     while num_found < wanted:
-        bits = _mix((draw.to(tl.int64) + 1) * -7046029254386353131 + layer_key)  # chance.bits
+        bits = _mix((draw.to(tl.int64) + 1) * -7046029254386353131 + layer_key)  # random.bits
         rest = bits % num_units  # of the sign of the bits
         place = tl.where(rest < 0, rest + num_units, rest) + begin
         is_free = tl.load(active + place) == 0
@@ -140,7 +140,7 @@ def take_first_free(table, bounds, first_layer, num_layers, active, owner, found
 
 @triton.jit
 def _mix(number):
-    """`chance._mix`."""
+    """`random._mix`."""
     x = number.to(tl.uint64, bitcast=True)
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB

@@ -46,7 +46,7 @@ def _signed_index(position, key, num_values, num_positions):
     half = (num_positions + 1) // 2
     is_second = position >= half
     counter = tl.where(is_second, position - half, position)
-    bits = _mix((counter + 1) * -7046029254386353131 + key)  # chance.bits
+    bits = _mix((counter + 1) * -7046029254386353131 + key)  # random.bits
     drawn = tl.where(is_second, bits >> 32, bits) & 0xFFFFFFFF
     return drawn * (2 * num_values) >> 32
 

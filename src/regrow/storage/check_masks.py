@@ -10,6 +10,8 @@ from regrow.core.units import Layer
 
 def check_masks(masks: Mapping[str, Tensor], layers: Sequence[Layer]) -> None:
     """Refuse masks that do not fit the layers one to one, unit by unit, with something active in each."""
+    if not isinstance(masks, Mapping):
+        raise ValueError(f"masks must be given by the name of their layer, got {type(masks).__name__}")
     names = {layer.name for layer in layers}
     if set(masks) != names:
         missing, extra = sorted(names - set(masks)), sorted(set(masks) - names)
