@@ -7,19 +7,9 @@ import pickle
 import pytest
 import torch
 from test_hashed import attached, sgd, train
-from test_resume import same, train_in_a_fresh_process
 from torch import nn
 
 import regrow
-
-
-@pytest.mark.parametrize("optimizer", ["SGD with Nesterov momentum", "AdamW"])
-def test_a_run_resumed_in_a_fresh_process_computes_the_same_bits(tmp_path, optimizer):
-    whole, half, rest = (tmp_path / part for part in ("whole", "half", "rest"))
-    train_in_a_fresh_process("Hashed", "weight", optimizer, 0, 20, "-", whole)
-    train_in_a_fresh_process("Hashed", "weight", optimizer, 0, 10, "-", half)
-    train_in_a_fresh_process("Hashed", "weight", optimizer, 10, 20, half, rest)
-    assert same(torch.load(whole, weights_only=True), torch.load(rest, weights_only=True))
 
 
 def test_a_loaded_state_brings_its_seed_and_so_its_hash():

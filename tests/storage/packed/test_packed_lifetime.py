@@ -3,8 +3,6 @@
 import copy
 import io
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,41 +13,6 @@ from torch import nn
 
 import regrow
 from regrow.size import count_flops, size_of
-
-SCRIPT = """
-import sys
-import torch
-import regrow
-from regrow.testing import OPTIMIZERS, Trial
-
-torch.set_num_threads(1)
-name, optimizer, first, last, load, save = sys.argv[1:]
-cls = regrow.METHODS[name]
-options = {} if cls.rewires_every_step or not cls.rewires else {"period": 3, "until": 18}
-trial = Trial(cls(sparsity=0.8, **options), OPTIMIZERS[optimizer], seed=int(first), storage="packed")
-trial.sparse.storage.packs[0].choices.forced = "sparse"  # two processes may measure differently
-if load != "-":
-    with open(load, "rb") as file:
-        trial.load(file.read())
-for _ in range(int(first), int(last)):
-    trial.step()
-with open(save, "wb") as file:
-    file.write(trial.save())
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "optimizer"), [("DSR", "SGD with Nesterov momentum"), ("DeepR", "SGD"), ("RigL", "AdamW")]
-)
-def test_a_resumed_run_computes_the_same_bits(tmp_path, name, optimizer):
-    def train(*arguments):
-        subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT, *map(str, arguments)], check=True, timeout=120)
-
-    whole, half, rest = (tmp_path / part for part in ("whole", "half", "rest"))
-    train(name, optimizer, 0, 20, "-", whole)
-    train(name, optimizer, 0, 10, "-", half)
-    train(name, optimizer, 10, 20, half, rest)
-    assert same(torch.load(whole, weights_only=True), torch.load(rest, weights_only=True))
 
 
 @pytest.mark.parametrize("name", ["DSR", "SET"])
@@ -90,7 +53,7 @@ def test_states_of_another_storage_or_topology_are_refused():
         packed.sparse.load_state_dict(state)
 
 
-@pytest.mark.parametrize("name", ["DSR", "RigL", "DeepR"])
+@pytest.mark.parametrize("name", METHODS)
 def test_the_trio_is_copied_together_in_any_order(name):
     run = Run(METHODS[name]).train(3)
     for order in (("model", "optimizer", "sparse"), ("sparse", "optimizer", "model")):
