@@ -5,9 +5,10 @@ device; ties always go to the lower position in the row, so that what is picked 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 
 import numpy as np
 import torch
@@ -254,10 +255,12 @@ class Evidence(Quantities):
     def mean_of_each(self, score: Score) -> list[float]:
         """The mean score of each layer, the same however it is added up; of a group's evidence, of its layers."""
         means = []
-        for part, own in zip(self._parts, self._scores(magnitude if score is None else score), strict=True):
-            assert own is not None
-            check_finite(own, part.chunk.layers, part.counts, "scores")
-            means += exact_means(own, part.counts)
+        for part, own in zip(self._parts, self._numbers(magnitude if score is None else score), strict=True):
+            found = exact_means(own, part.counts)
+            if not all(map(isfinite, found)):
+                refuse_nan(own, part.chunk, part.counts)
+                check_finite(own, part.chunk.layers, part.counts, "scores")
+            means += found
         return means if self._layers is None else [means[i] for i in self._layers]
 
     # Among free places, and among all
@@ -318,11 +321,14 @@ class Evidence(Quantities):
         """The scores of each chunk's active units; None where they are the magnitudes."""
         if score is None:
             return [None] * len(self._parts)
-        if isinstance(score, Tensor):
-            pieces = torch.split(score, [sum(part.counts) for part in self._parts])
-            scores = [as_numbers(own.to(part.chunk.device)) for own, part in zip(pieces, self._parts, strict=True)]
-        else:
-            scores = [as_numbers(score(part.units)) for part in self._parts]
+        scores = list(self._numbers(score))
         for own, part in zip(scores, self._parts, strict=True):
             refuse_nan(own, part.chunk, part.counts)
         return list(scores)
+
+    def _numbers(self, score: Tensor | Rule) -> Iterator[Tensor]:
+        """The scores of one chunk's active units after the other."""
+        if isinstance(score, Tensor):
+            pieces = torch.split(score, [sum(part.counts) for part in self._parts])
+            return (as_numbers(own.to(part.chunk.device)) for own, part in zip(pieces, self._parts, strict=True))
+        return (as_numbers(score(part.units)) for part in self._parts)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from math import ceil, frexp, log, sqrt
+from math import ceil, frexp, isfinite, isnan, log, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -267,14 +267,18 @@ def exact_means(values: Tensor, lengths: Sequence[int]) -> list[float]:
     """The mean of each of some consecutive parts, rounded once: whatever the order of adding up, it is the same.
 
     Numbers are cut into leading parts that are multiples of one power of two, few enough of which add up without
-    rounding, and rests, which are cut in turn (Rump, Ogita & Oishi, 2008).
+    rounding, and rests, which are cut in turn (Rump, Ogita & Oishi, 2008). NaN for all where a value is not finite.
 
     >>> exact_means(torch.tensor([1e16, 1.0, 1.0, -1e16, 3.0, 4.0], dtype=torch.float64), [4, 2])
     [0.5, 3.5]
     """
-    rest, totals = values.double(), [Fraction(0)] * len(lengths)
+    totals = [Fraction(0)] * len(lengths)
+    top = _largest_magnitude(values)
+    if not isfinite(top):
+        return [nan] * len(lengths)
+    rest = values.to(torch.float64, copy=True)
     bits = max(lengths, default=0).bit_length() + 1
-    while (top := _largest_magnitude(rest)) > 0:
+    while top > 0:
         if top < 2.0**900:
             unit = 2.0 ** (frexp(top)[1] + bits)
             leading = (rest + unit).sub_(unit)
@@ -284,15 +288,15 @@ def exact_means(values: Tensor, lengths: Sequence[int]) -> list[float]:
             leading = rest.masked_fill(rest.abs() < 2.0**900, 0)
             parts = [sum(map(Fraction, own.tolist())) for own in _split(leading, lengths)]
             totals = [total + more for total, more in zip(totals, parts, strict=True)]
-        rest = rest.sub(leading)
+        top = _largest_magnitude(rest.sub_(leading))
     return [float(total / max(length, 1)) for total, length in zip(totals, lengths, strict=True)]
 
 
 def _largest_magnitude(values: Tensor) -> float:
     if not len(values):
         return 0.0
-    ends: list[float] = torch.stack(values.aminmax()).tolist()
-    return max(-ends[0], ends[1])
+    smallest, largest = (float(end) for end in torch.stack(values.aminmax()).tolist())
+    return nan if isnan(smallest) else max(-smallest, largest)
 
 
 def _split(values: Tensor, lengths: Sequence[int]) -> Sequence[Tensor]:
