@@ -1,6 +1,6 @@
 """Dynamic sparse training for PyTorch: sparse from the first step to the last, under a budget that never moves."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regrow import testing
 from regrow.core import __version__
@@ -9,40 +9,18 @@ from regrow.files.export import export
 from regrow.files.onnx import export_onnx
 from regrow.files.save import describe, load, load_tensors, save
 from regrow.methods import METHODS, Method
-from regrow.methods.deepr import DeepR
-from regrow.methods.dense import Dense
-from regrow.methods.dsr import DSR
-from regrow.methods.gradual import Gradual
-from regrow.methods.granet import GraNet
-from regrow.methods.hashed import Hashed
-from regrow.methods.mest import MEST
-from regrow.methods.rigl import RigL
-from regrow.methods.set import SET
-from regrow.methods.snfs import SNFS
-from regrow.methods.static import Static
 from regrow.sparsifier.attach import attach
 from regrow.sparsifier.history import Rewiring
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.storage.packed import Packed
 
 __all__ = [
-    "DSR",
-    "MEST",
     "METHODS",
-    "SET",
-    "SNFS",
     "Block",
-    "DeepR",
-    "Dense",
-    "GraNet",
-    "Gradual",
-    "Hashed",
     "Method",
     "Packed",
     "Rewiring",
-    "RigL",
     "Sparsifier",
-    "Static",
     "__version__",
     "attach",
     "describe",
@@ -54,9 +32,30 @@ __all__ = [
     "testing",
 ]
 
+if TYPE_CHECKING:  # for editors; at run time the methods are those that are here
+    from regrow.methods.deepr import DeepR
+    from regrow.methods.dense import Dense
+    from regrow.methods.dsr import DSR
+    from regrow.methods.gradual import Gradual
+    from regrow.methods.granet import GraNet
+    from regrow.methods.hashed import Hashed
+    from regrow.methods.mest import MEST
+    from regrow.methods.rigl import RigL
+    from regrow.methods.set import SET
+    from regrow.methods.snfs import SNFS
+    from regrow.methods.static import Static
+
+    __all__ += ["DSR", "MEST", "SET", "SNFS", "DeepR", "Dense", "GraNet", "Gradual", "Hashed", "RigL", "Static"]
+else:
+    __all__ += METHODS
+
 
 def __getattr__(name: str) -> Any:
     """A method in a file of its own needs no line here."""
     if name in METHODS:
         return METHODS[name]
     raise AttributeError(f"module 'regrow' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *METHODS})
