@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import regrow
+from every_method import can_be_packed, choices, goes_by_weight, make
 from regrow.testing import check_invariants, check_method
 
 OPTIMIZERS = {
@@ -23,31 +24,23 @@ OPTIMIZERS = {
 }
 
 
-def can_be_packed(method):
-    return method.storage is None and method.granularity == "weight" and method.needs <= regrow.Packed.offers
-
-
 @st.composite
 def methods(draw):
     cls = regrow.METHODS[draw(st.sampled_from(sorted(regrow.METHODS)))]
     options = {"sparsity": draw(st.floats(0.0, 0.95)), "l1": draw(st.sampled_from([0.0, 1e-3]))}
-    if cls is regrow.DeepR:
-        options |= {"scope": draw(st.sampled_from(["layer", "network"])), "temperature": 1e-4}
-    elif cls is regrow.Hashed:
-        options["distribution"] = draw(st.sampled_from(["uniform", "er", "erk"]))
-    else:
-        options |= {
-            "period": draw(st.integers(1, 3)),
-            "granularity": draw(st.sampled_from(["weight", "kernel", "channel"])),
-            "distribution": draw(st.sampled_from(["uniform", "er", "erk"])),
-        }
+    options["distribution"] = draw(st.sampled_from(["uniform", "er", "erk"]))
+    if not cls.rewires_every_step:
+        options["period"] = draw(st.integers(1, 3))
+    if not goes_by_weight(cls):
+        options["granularity"] = draw(st.sampled_from(["weight", "kernel", "channel"]))
+    options |= {field: draw(st.sampled_from(ways)) for field, ways in choices(cls).items()}
     if cls is regrow.DSR:
         options |= {"prune": draw(st.one_of(st.integers(0, 60), st.floats(0, 1))), "threshold": 0.05}
     if cls is regrow.SET:
         options["fraction"] = draw(st.one_of(st.integers(0, 60), st.floats(0, 1)))
     if cls is regrow.Gradual:
         options["until"] = 6
-    return cls(**options)
+    return make(cls, **options, temperature=1e-4)
 
 
 @st.composite
@@ -121,14 +114,9 @@ def _check_record(sparse, network, trainer, before, record):
 @pytest.mark.parametrize("granularity", ["weight", "kernel", "channel"])
 @pytest.mark.parametrize("name", sorted(regrow.METHODS))
 def test_every_method_conforms(name, granularity):
-    if name in ("DeepR", "Hashed") and granularity != "weight":
+    if goes_by_weight(regrow.METHODS[name]) and granularity != "weight":
         pytest.skip("goes by single weights")
     check_method(regrow.METHODS[name](sparsity=0.8, granularity=granularity))
-
-
-@pytest.mark.parametrize("storage", ["dense", "packed"])
-def test_deepr_across_layers_conforms(storage):
-    check_method(regrow.DeepR(sparsity=0.8, scope="network", temperature=1e-4), storage=storage)
 
 
 @pytest.mark.parametrize("name", sorted(regrow.METHODS))

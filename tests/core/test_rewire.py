@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regrow import DSR, MEST, SET, SNFS, DeepR, Gradual, GraNet, RigL
+from every_method import EVERY_STEP, goes_by_weight, in_every_way
+from regrow import DSR, MEST, METHODS, SET, SNFS, Gradual, GraNet, RigL
 from regrow.core.evidence import Evidence, Units
 from regrow.core.row import Tally
 from regrow.core.rules import allot
@@ -29,10 +30,9 @@ FINE = [
     SNFS(sparsity=0.5, fraction=1.0),
     MEST(sparsity=0.5, fraction=0.5, mix=0.5),
     GraNet(sparsity=0.5, fraction=0.5),
-    DeepR(sparsity=0.5),
-    DeepR(sparsity=0.5, scope="network"),
+    *(method for name in EVERY_STEP for method in in_every_way(METHODS[name], sparsity=0.5)),
 ]
-COARSE = [method for method in FINE if not isinstance(method, DeepR)]
+COARSE = [method for method in FINE if not goes_by_weight(type(method))]
 # What can be told from the weights and gradients of active units and the gradients of free ones
 WITHOUT_MOMENTUM = [method for method in FINE if not isinstance(method, SNFS)]
 
@@ -65,7 +65,7 @@ def held(row, decision=None) -> int:
 # Guards, by hand
 
 
-@pytest.mark.parametrize("method", [m for m in FINE if not isinstance(m, DeepR)])
+@pytest.mark.parametrize("method", COARSE)
 def test_no_layer_loses_its_last_unit(method):
     done = decide(method, row([0.001, _, _, _], [0.001, 0.002, _, _]))
     assert done.pruned[0] == 0
@@ -260,13 +260,6 @@ def test_the_plan_does_not_depend_on_how_the_row_is_cut(row, method, limit, step
     assert decide(method, row, step=step, limit=limit) == decide(method, row, step=step)
 
 
-@given(rows(), st.sampled_from(["layer", "network"]), st.integers(1, 60), st.integers(1, 10**6))
-@settings(deadline=None, max_examples=50)
-def test_nor_does_that_of_deepr(row, scope, limit, step):
-    deepr = DeepR(sparsity=0.5, scope=scope)
-    assert decide(deepr, row, step=step, limit=limit) == decide(deepr, row, step=step)
-
-
 @given(rows(), st.sampled_from(WITHOUT_MOMENTUM), st.sampled_from([None, 1, 20]), st.integers(1, 10**6))
 @settings(deadline=None, max_examples=100)
 def test_nor_on_whether_inactive_places_are_stored(row, method, limit, step):
@@ -310,7 +303,7 @@ def test_equal_layers_draw_different_places():
     assert one != other
 
 
-@given(rows(), st.sampled_from([m for m in FINE if not m.regrows_in_place and not isinstance(m, DeepR)]))
+@given(rows(), st.sampled_from([m for m in COARSE if not m.regrows_in_place]))
 @settings(deadline=None, max_examples=50)
 def test_at_most_as_many_go_as_the_network_has_free_places(row, method):
     assert sum(decide(method, row).pruned) <= sum(row.tally.free)

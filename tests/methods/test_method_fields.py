@@ -14,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regrow
-from regrow import DSR, MEST, METHODS, SET, SNFS, Block, DeepR, Dense, Gradual, GraNet, Hashed, RigL, Static
+from every_method import goes_by_weight
+from regrow import DSR, MEST, METHODS, SET, SNFS, Block, Dense, Gradual, GraNet, Hashed, RigL, Static
 from regrow.methods import NEEDS, Method, method
 from strategies import row
 
 ALL = sorted(METHODS)
-BY_WEIGHT = ("DeepR", "Hashed")  # have no other granularity
+HERE = [name for name in ALL if METHODS[name].__module__.startswith("regrow.methods.")]
+BY_WEIGHT = [name for name in ALL if goes_by_weight(METHODS[name])]  # have no other granularity
 INF, NAN = float("inf"), float("nan")
 
 
@@ -138,18 +140,8 @@ OWN = [
     (GraNet, "ramp", NAN),
     (GraNet, "until", 0),
     (GraNet, "until", None),
-    (DeepR, "scope", "global"),
-    (DeepR, "granularity", "kernel"),
     (Hashed, "granularity", "kernel"),
     (Hashed, "granularity", "channel"),
-    (DeepR, "temperature", -1e-9),
-    (DeepR, "temperature", NAN),
-    (DeepR, "temperature", INF),
-    (DeepR, "temperature", "hot"),
-    (DeepR, "temperature", {}),
-    (DeepR, "temperature", {100: 1e-9}),
-    (DeepR, "temperature", {0: 1e-9, 100: -1e-9}),
-    (DeepR, "temperature", lambda step: -1.0),
     (Gradual, "begin", -1),
     (Gradual, "begin", 0.5),
     (Gradual, "begin", 10_000),
@@ -213,6 +205,15 @@ def test_a_new_method_is_known_by_its_name(write):
     rewirer = runpy.run_path(str(write("mine.py", "Rewirer")))["Rewirer"]
     assert METHODS["Rewirer"] is rewirer is regrow.Rewirer
     assert rewirer(sparsity=0.5, extra=4).extra == 4
+    assert "Rewirer" in dir(regrow)
+
+
+def test_methods_are_names_of_the_library_like_its_others():
+    found = {}
+    exec("from regrow import *", found)
+    assert found["attach"] is regrow.attach
+    assert {name: found[name] for name in HERE} == {name: METHODS[name] for name in HERE}
+    assert {*HERE, "attach"} <= set(dir(regrow))
 
 
 def test_a_name_that_another_file_has_taken_is_refused(write):
@@ -329,10 +330,6 @@ def test_the_paper_doubles_its_period():
 @settings(deadline=None)
 def test_a_mapping_with_one_period_is_that_period(period, step):
     assert DSR(sparsity=0.5, period={0: period}).is_due(step) == DSR(sparsity=0.5, period=period).is_due(step)
-
-
-def test_deepr_rewires_every_step():
-    assert all(DeepR(sparsity=0.5).is_due(step) for step in range(1, 20))
 
 
 def test_gradual_pruning_lets_no_step_pass_that_reaches_its_target():

@@ -1,12 +1,10 @@
-"""What SET, RigL, SNFS, DeepR and gradual pruning decide on a row of eights, worked out by hand."""
+"""What SET, RigL, SNFS and gradual pruning decide on a row of eights, worked out by hand."""
 
 import pytest
 
-from regrow import DSR, SET, SNFS, DeepR, Gradual, RigL
+from regrow import DSR, SET, SNFS, Gradual, RigL
 from regrow.methods.effects.l1 import L1
 from regrow.methods.effects.mean_gradient import MeanGradient
-from regrow.methods.effects.random_walk import RandomWalk
-from regrow.methods.effects.signs import Signs
 from strategies import decide, row
 
 _ = None  # a free place
@@ -125,46 +123,10 @@ def test_snfs_ends_with_its_schedule():
     assert decide(SNFS(sparsity=0.5, fraction=0.5, until=100), EVIDENCE, step=100).pruned == [0, 0]
 
 
-# DeepR
-
-WALKED = row(
-    [0.9, -0.1, _, 0.4, _, -0.2, 0.3, 0.0],
-    [0.5, _, _, -0.6, _, _, _, _],
-    sign=["++++++++", "-------+"],
-)
+# L1
 
 
-def test_deepr_replaces_connections_that_left_their_side_of_zero():
-    # Of the first layer two fell below zero and two places are free; of the second 0.5 rose above it.
-    done = decide(DeepR(sparsity=0.5), WALKED, step=1)
-    assert done.gone == [[1, 5], [0]]
-    assert done.come[0] == [2, 4]
-    assert len(done.come[1]) == 1
-    assert set(done.come[1]) <= {1, 2, 4, 5, 6, 7}
-
-
-def test_deepr_across_layers_reactivates_anywhere():
-    # Three of 2 + 6 dormant places come; over many steps the first layer gets 3 * 2/8 on average.
-    deepr = DeepR(sparsity=0.5, scope="network")
-    done = [decide(deepr, WALKED, step=step) for step in range(1, 201)]
-    assert all(one.gone == [[1, 5], [0]] and sum(one.grown) == 3 for one in done)
-    assert sum(one.grown[0] for one in done) / 200 == pytest.approx(0.75, abs=0.2)
-
-
-def test_deepr_keeps_a_layers_last_connection_on_whatever_side():
-    assert decide(DeepR(sparsity=0.5), row([-0.5, _, _, _], sign=["++++"])).gone == [[]]
-
-
-def test_deepr_keeps_what_has_no_place_to_go_to():
-    done = decide(DeepR(sparsity=0.25), row([-0.5, -0.1, 0.4, _], sign=["++++"]))
-    assert done.gone == [[1]]
-    assert done.come == [[3]]
-
-
-def test_deepr_puts_its_l1_into_the_walk_not_into_the_gradient():
-    signs, walk = DeepR(sparsity=0.5, l1=1e-4).effects()
-    assert isinstance(signs, Signs)
-    assert isinstance(walk, RandomWalk)
+def test_l1_pulls_by_its_strength():
     (pull,) = DSR(sparsity=0.5, l1=1e-4).effects()
     assert isinstance(pull, L1)
     assert pull.strength == 1e-4
@@ -172,19 +134,6 @@ def test_deepr_puts_its_l1_into_the_walk_not_into_the_gradient():
 
 def test_without_l1_nothing_pulls():
     assert DSR(sparsity=0.5).effects() == []
-
-
-@pytest.mark.parametrize("temperature", [0.5, {0: 0.5, 10: 2.0}, lambda step: 0.5 if step < 10 else 2.0])
-def test_deepr_has_the_temperature_of_the_step(temperature):
-    deepr = DeepR(sparsity=0.5, temperature=temperature)
-    assert [deepr.temperature_at(step) for step in (0, 9)] == [0.5, 0.5]
-    assert deepr.temperature_at(10) == (0.5 if temperature == 0.5 else 2)
-
-
-def test_a_temperature_that_falls_below_zero_on_its_way_is_refused_there():
-    deepr = DeepR(sparsity=0.5, temperature=lambda step: 1 - step)
-    with pytest.raises(ValueError, match="the temperature is -1 at step 2; it must not fall below 0"):
-        deepr.temperature_at(2)
 
 
 # Gradual pruning

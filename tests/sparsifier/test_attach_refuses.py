@@ -163,8 +163,6 @@ def test_layers_and_distributions_of_wrong_types_say_what_is_wanted():
         regrow.attach(model, sgd(model), regrow.SET(sparsity=0.9), layers=5)
     with pytest.raises(ValueError, match="must map layer patterns"):
         regrow.SET(sparsity=0.9, distribution={1: 0.9})
-    with pytest.raises(ValueError, match="must begin at whole steps"):
-        regrow.DeepR(sparsity=0.9, temperature={0: 1.0, "late": 2.0})
 
 
 def test_an_optimizer_is_judged_also_while_a_warm_up_holds_its_rate_at_zero():
@@ -193,12 +191,3 @@ def test_huge_finite_weights_are_no_reason_to_stop():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     assert len(sparse.history) == 1
-
-
-def test_a_temperature_that_falls_below_zero_is_named():
-    model = two_layers()
-    optimizer = sgd(model)
-    regrow.attach(model, optimizer, regrow.DeepR(sparsity=0.5, temperature=lambda step: 1e-3 * (1 - step)))
-    train(model, optimizer)
-    with pytest.raises(ValueError, match="at step 2; it must not fall below 0"):
-        train(model, optimizer)

@@ -8,32 +8,9 @@ import torch
 from torch import nn
 
 import regrow
-from regrow.storage.dense.storage import DenseStorage
+from gpu_network import DEVICE, a_batch, small_network, step_without_waiting
 
 pytestmark = pytest.mark.gpu
-DEVICE = "cuda"
-
-
-def small_network(memory_format=torch.contiguous_format):
-    torch.manual_seed(0)
-    network = nn.Sequential(
-        nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 16, 10)
-    )
-    return network.to(DEVICE, memory_format=memory_format)
-
-
-def a_batch():
-    generator = torch.Generator(DEVICE).manual_seed(1)
-    images = torch.randn(32, 3, 8, 8, device=DEVICE, generator=generator)
-    return images, torch.randint(10, (32,), device=DEVICE, generator=generator)
-
-
-def train(model, optimizer, num_steps):
-    images, labels = a_batch()
-    for _ in range(num_steps):
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
 
 
 def test_layers_of_several_dtypes_are_rewired_the_plain_way_and_alike():
@@ -128,49 +105,8 @@ def test_a_captured_step_trains_like_an_eager_one(name):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize(("sparsity", "temperature"), [(0.9, 1e-6), (0.9, 1e-2), (0.5, 1e-2), (0.3, 10.0), (0.0, 1e-3)])
-def test_deepr_alone_on_the_gpu_rewires_like_the_host(sparsity, temperature, memory_format, monkeypatch):
-    """Small moves and large ones: layers that would lose nearly all, and that have hardly a place to regrow."""
-    method = regrow.DeepR(sparsity=sparsity, temperature={0: temperature, 4: temperature / 9}, period=2, until=7)
-    results = []
-    for is_alone in (True, False):
-        if not is_alone:
-            monkeypatch.setattr(DenseStorage, "in_one_piece", lambda self: None)
-        model = small_network(memory_format)
-        optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1, device=DEVICE), momentum=0.9)
-        sparse = regrow.attach(model, optimizer, method, seed=3)
-        for step in range(9):
-            for parameter in model.parameters():
-                wave = torch.arange(parameter.numel(), dtype=torch.float32, device=DEVICE).add_(step).sin()
-                parameter.grad = torch.empty_like(parameter).copy_(wave.view(parameter.shape))
-            optimizer.step()
-        results.append((sparse.masks(), dict(model.named_parameters()), sparse.history))
-    (masks, weights, history), (same_masks, same_weights, same_history) = results
-    assert history == same_history
-    assert any(history[0].pruned.values()) or sparsity == 0
-    for layer, mask in masks.items():
-        assert torch.equal(mask, same_masks[layer])
-        torch.testing.assert_close(weights[layer], same_weights[layer], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "method", [regrow.DSR(sparsity=0.9, l1=1e-4), regrow.DeepR(sparsity=0.9, temperature=1e-3)], ids=["DSR", "DeepR"]
-)
-def test_a_step_without_rewiring_never_waits_for_the_device_and_one_of_deepr_never_does(method):
-    model = small_network(torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1, device=DEVICE), momentum=0.9, fused=True)
-    regrow.attach(model, optimizer, method)
-    train(model, optimizer, 2)
-    torch.cuda.synchronize()
-    images, labels = a_batch()
-    nn.functional.cross_entropy(model(images), labels).backward()
-    with warnings.catch_warnings(action="ignore"):  # torch calls this mode a prototype
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            optimizer.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+def test_a_step_without_rewiring_never_waits_for_the_device():
+    step_without_waiting(regrow.DSR(sparsity=0.9, l1=1e-4))
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -11,18 +11,20 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import regrow
+from every_method import EVERY_STEP, can_be_packed, make
 from regrow.sparsifier import sparsifier as sparsifier_module
 
 METHODS = {
     "DSR": regrow.DSR(sparsity=0.8, period=2, threshold=0.05),
     "SNFS": regrow.SNFS(sparsity=0.8, period=2),
-    "DeepR": regrow.DeepR(sparsity=0.8, temperature=1e-3),
     "Gradual": regrow.Gradual(sparsity=0.8, period=2, until=9),
     "GraNet": regrow.GraNet(sparsity=0.8, period=2, until=9),
     "Hashed": regrow.Hashed(sparsity=0.8),
     "DSR on blocks": regrow.DSR(sparsity=0.5, period=2, threshold=0.1, granularity="2x2"),
+    **{name: make(regrow.METHODS[name], sparsity=0.8, temperature=1e-3) for name in EVERY_STEP},
 }
-CASES = [*((name, "dense") for name in METHODS), ("DSR", "packed"), ("DeepR", "packed")]
+PACKED = ["DSR", *(name for name in EVERY_STEP if can_be_packed(METHODS[name]))]
+CASES = [*((name, "dense") for name in METHODS), *((name, "packed") for name in PACKED)]
 
 
 class Run:

@@ -119,21 +119,6 @@ def test_l1_pulls_active_weights_of_sparse_layers_and_nothing_else():
         torch.testing.assert_close(parameter, before[name] - pull)
 
 
-def test_parameter_groups_with_rates_of_their_own():
-    model = nn.Sequential(nn.Linear(10, 20), nn.Linear(20, 5))
-    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[1].parameters(), "lr": 0.1}]
-    optimizer = torch.optim.SGD(groups, lr=0.5)
-    sparse = regrow.attach(model, optimizer, regrow.DeepR(sparsity=0.5, l1=1e-2, temperature=1e-2))
-    before = copy.deepcopy(model[0].weight)
-    for _ in range(3):
-        model(torch.ones(2, 10)).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        check_invariants(model, optimizer, sparse)
-    assert torch.equal(model[0].weight, before), "no rate, no walk"
-    assert sparse.history[-1].pruned["1.weight"] > 0
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("granularity", ["weight", "kernel", "channel"])
 def test_channels_last_before_or_after_attaching(when, granularity):

@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import regrow
+from every_method import EVERY_STEP, make
 from loops import DSR, EXACT, RIGL, Loop
 from regrow.testing import check_invariants
 
@@ -148,7 +149,9 @@ def test_state_that_begins_with_a_constant_is_cleared_where_weights_are_inactive
         check_invariants(loop.model, loop.optimizer, loop.sparse)
 
 
-@pytest.mark.parametrize("method", [DSR, RIGL, regrow.DeepR(sparsity=0.8, temperature=1e-3)])
+@pytest.mark.parametrize(
+    "method", [DSR, RIGL, *(make(regrow.METHODS[name], sparsity=0.8, temperature=1e-3) for name in EVERY_STEP)]
+)
 def test_an_optimizer_that_gives_parameters_another_memory_in_its_step(method):
     class Moving(torch.optim.SGD):
         def step(self, closure=None):

@@ -1,12 +1,17 @@
 """DeepR's random walk: drift towards zero, and noise."""
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 
 import regrow
 from regrow import DeepR
 from regrow.core import random
 from regrow.methods.effects.random_walk import drift_and_noise
+from regrow.testing import check_invariants
+from two_layers import sgd, train, two_layers
 
 
 def test_drift_is_towards_zero_from_either_side():
@@ -83,3 +88,27 @@ def test_every_step_has_noise_of_its_own():
     first, _ = walked(DeepR(sparsity=0.5, temperature=0.5), num_steps=1)
     second, _ = walked(DeepR(sparsity=0.5, temperature=0.5), num_steps=2)
     assert not torch.allclose(first, second)
+
+
+def test_parameter_groups_with_rates_of_their_own():
+    model = nn.Sequential(nn.Linear(10, 20), nn.Linear(20, 5))
+    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[1].parameters(), "lr": 0.1}]
+    optimizer = torch.optim.SGD(groups, lr=0.5)
+    sparse = regrow.attach(model, optimizer, DeepR(sparsity=0.5, l1=1e-2, temperature=1e-2))
+    before = copy.deepcopy(model[0].weight)
+    for _ in range(3):
+        model(torch.ones(2, 10)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        check_invariants(model, optimizer, sparse)
+    assert torch.equal(model[0].weight, before), "no rate, no walk"
+    assert sparse.history[-1].pruned["1.weight"] > 0
+
+
+def test_a_temperature_that_falls_below_zero_is_named():
+    model = two_layers()
+    optimizer = sgd(model)
+    regrow.attach(model, optimizer, DeepR(sparsity=0.5, temperature=lambda step: 1e-3 * (1 - step)))
+    train(model, optimizer)
+    with pytest.raises(ValueError, match="at step 2; it must not fall below 0"):
+        train(model, optimizer)

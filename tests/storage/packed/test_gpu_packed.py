@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import regrow
+from every_method import EVERY_STEP, make
 from regrow.lab.models import build, sparse_layers
 from regrow.size import training_bytes
 
@@ -17,7 +18,7 @@ METHODS = {
     "DSR": regrow.DSR(sparsity=0.9, prune=0.2, period=2),
     "SET": regrow.SET(sparsity=0.9, fraction=0.3, period=2),
     "RigL": regrow.RigL(sparsity=0.9, period=2),
-    "DeepR": regrow.DeepR(sparsity=0.9, temperature=1e-5),
+    **{name: make(regrow.METHODS[name], sparsity=0.9, temperature=1e-5) for name in EVERY_STEP},
 }
 
 

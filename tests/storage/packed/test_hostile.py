@@ -1,5 +1,7 @@
 """Odd or wrong things given to packed layers: computed as torch does, or refused before anything changes."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -117,13 +119,20 @@ def fold_positions(state):
     state["positions"] = state["positions"].view(-1, 1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Signed(regrow.Static):
+    """Has signs beside its weights."""
+
+    needs = frozenset({"sign"})
+
+
 def fold_signs(state):
     state["beside"] = {kind: own.view(-1, 1) for kind, own in state["beside"].items()}
 
 
 @pytest.mark.parametrize("spoil", [lower_the_budget, fold_positions, fold_signs])
 def test_a_state_that_contradicts_itself_is_refused(spoil):
-    sparse = packed(small_network(), regrow.DeepR(sparsity=0.5))
+    sparse = packed(small_network(), Signed(sparsity=0.5))
     state = sparse.state_dict()
     spoil(state)
     with pytest.raises(ValueError, match="contradicts itself"):

@@ -9,7 +9,18 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import regrow
+from every_method import EVERY_STEP, can_be_packed, in_every_way
 from regrow.storage.packed.layers import packed_slots
+
+
+def in_place_and_across(name):
+    """A method that rewires in every step, in every way that it can work, so that it does."""
+    in_place = in_every_way(regrow.METHODS[name], sparsity=0.9, temperature=1e-5, l1=1e-3)
+    across = in_every_way(regrow.METHODS[name], sparsity=0.5, temperature=1e-4)
+    chosen = {f"{name} in place": method for method in in_place if method.regrows_in_place}
+    chosen |= {f"{name} across layers": method for method in across if not method.regrows_in_place}
+    return {key: method for key, method in chosen.items() if can_be_packed(method)}
+
 
 METHODS = {
     "Static": regrow.Static(sparsity=0.9),
@@ -19,9 +30,10 @@ METHODS = {
     "SET": regrow.SET(sparsity=0.9, period=2),
     "SET, much": regrow.SET(sparsity=0.5, period=1, fraction=0.9),
     "RigL": regrow.RigL(sparsity=0.9, period=2, until=40),
-    "DeepR": regrow.DeepR(sparsity=0.9, temperature=1e-5, l1=1e-3),
-    "DeepR across layers": regrow.DeepR(sparsity=0.5, temperature=1e-4, scope="network"),
+    **{key: method for name in EVERY_STEP for key, method in in_place_and_across(name).items()},
 }
+IN_PLACE = [name for name, method in METHODS.items() if method.regrows_in_place]
+ACROSS = [name for name, method in METHODS.items() if not method.regrows_in_place]
 SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3}
 
 
@@ -151,7 +163,7 @@ def two_groups(model):
     return torch.optim.SGD([{"params": early}, {"params": late, "lr": 0.05}], lr=0.1)
 
 
-@pytest.mark.parametrize("name", ["Static", "SET", "RigL", "DeepR"])
+@pytest.mark.parametrize("name", IN_PLACE)
 def test_several_parameter_groups_change_nothing_where_weights_stay_in_their_layer(name):
     dense, packed = (Run(METHODS[name], storage, two_groups) for storage in ("dense", "packed"))
     assert [len(values) for values in packed.sparse.storage.parameters] == [
@@ -161,7 +173,7 @@ def test_several_parameter_groups_change_nothing_where_weights_stay_in_their_lay
     assert_same(dense.train(6), packed.train(6))
 
 
-@pytest.mark.parametrize("name", ["DSR", "DSR, nearly full", "DeepR across layers"])
+@pytest.mark.parametrize("name", ACROSS)
 def test_where_weights_move_each_group_keeps_its_budget(name):
     run = Run(METHODS[name], optimizer=two_groups)
 
