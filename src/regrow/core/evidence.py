@@ -67,15 +67,12 @@ class Part(ABC):
         scores = self.of_active("weight").abs() if scores is None else scores
         return self.places.index_select(0, k_smallest_each(scores, self.counts, counts))
 
-    def spare(self, scores: Tensor | None, floor: Mapping[int, int]) -> Tensor:
-        """Scores of the active units, infinite for the largest at each index of some dimensions."""
+    def spare(self, scores: Tensor | None, floor: Mapping[int, int]) -> tuple[Tensor, list[int]]:
+        """Scores of the active units, infinite for the largest at each index of some dimensions; how many are not."""
         scores = magnitude(self.units) if scores is None else scores
         spared = largest_at_each_index(self.chunk, self.units, scores, floor, last=True)
-        return scores.index_fill(0, spared, torch.inf)
-
-    def num_takeable(self, scores: Tensor) -> list[int]:
-        """How many active units of each layer are not spared."""
-        return [int((own < torch.inf).sum()) for own in torch.split(scores, list(self.counts))]
+        scores = scores.index_fill(0, spared, torch.inf)
+        return scores, [int((own < torch.inf).sum()) for own in torch.split(scores, list(self.counts))]
 
     def largest(self, counts: Sequence[int], score: Rule, floor: Mapping[int, int]) -> Tensor:
         """The places of each layer with the largest scores, active or not."""
@@ -228,8 +225,7 @@ class Evidence(Quantities):
         scores = self._scores(score)
         if floor is not None:
             spared = [part.spare(own, floor) for part, own in zip(self._parts, scores, strict=True)]
-            left = [n for part, own in zip(self._parts, spared, strict=True) for n in part.num_takeable(own)]
-            scores, counts = [*spared], list(map(min, counts, left))
+            scores, counts = [own for own, _ in spared], list(map(min, counts, (n for _, left in spared for n in left)))
         found = [part.smallest(counts[part.chunk.own], own) for part, own in zip(self._parts, scores, strict=True)]
         return Units(self._in_row(found), counts)
 
