@@ -77,7 +77,7 @@ def test_given_masks_define_the_budget():
     sparse = regrow.attach(model, sgd(model), regrow.DSR(sparsity=0.5, period=1), start=masks)
     assert sparse.budget == 45
     assert all(torch.equal(mask, masks[name]) for name, mask in sparse.masks().items())
-    train(model, sparse._optimizer, 3)
+    train(model, sparse.optimizer, 3)
     assert sparse.active == 45
 
 

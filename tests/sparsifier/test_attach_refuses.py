@@ -89,7 +89,7 @@ def test_attaching_twice_is_refused_until_the_first_is_detached_or_gone():
     model = two_layers()
     first = regrow.attach(model, sgd(model), regrow.SET(sparsity=0.9))
     with pytest.raises(ValueError, match="already attached"):
-        regrow.attach(model, first._optimizer, regrow.SET(sparsity=0.9))
+        regrow.attach(model, first.optimizer, regrow.SET(sparsity=0.9))
     with pytest.raises(ValueError, match="already attached"):
         regrow.attach(model, sgd(model), regrow.SET(sparsity=0.9))
     del first

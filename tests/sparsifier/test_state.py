@@ -12,7 +12,7 @@ from torch.nn.functional import mse_loss
 
 import regrow
 from every_method import EVERY_STEP, can_be_packed, make
-from regrow.sparsifier import sparsifier as sparsifier_module
+from regrow.sparsifier import steps
 
 METHODS = {
     "DSR": regrow.DSR(sparsity=0.8, period=2, threshold=0.05),
@@ -189,7 +189,7 @@ def test_a_damaged_state_is_refused_and_nothing_is_taken(what):
 
 
 def test_the_last_rewirings_are_kept_and_the_totals_of_all(monkeypatch):
-    monkeypatch.setattr(sparsifier_module, "MOST_RECORDS", 4)
+    monkeypatch.setattr(steps, "MOST_RECORDS", 4)
     run, heard = Run(METHODS["DSR"]), []
     run.sparse.on_rewire.append(heard.append)
     run.train(20)

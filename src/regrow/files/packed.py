@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regrow.core.names import unwrap
-from regrow.sparsifier.sparsifier import sparsifiers_of
+from regrow.sparsifier.steps import steps_of
 from regrow.storage.optimizer_state import state_like
 from regrow.storage.packed.layers import packed_slots
 from regrow.storage.packed.pack import Pack, Slot
@@ -109,7 +109,7 @@ def _fill(pack: Pack, parts: Mapping[int, Part]) -> None:
     pack.values.copy_(torch.cat(pieces))
     pack.expect(None)
     pack.take(places)
-    for sparse in sparsifiers_of([pack.values]):
-        for tensor in state_like(sparse.optimizer, pack.values):
+    for steps in steps_of([pack.values]):
+        for tensor in state_like(steps.optimizer, pack.values):
             tensor.zero_()
-        sparse.reload()
+        steps.reload()

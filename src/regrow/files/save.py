@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from regrow.core.names import clean, unwrap
 from regrow.files.format import DTYPES, SparseTensor, bad, pick, read, read_index, read_parts, write
 from regrow.files.packed import Part, fill, keys_of_vectors, positions_in, values_and_bits
-from regrow.sparsifier.sparsifier import Sparsifier, sparsifiers_of
+from regrow.sparsifier.sparsifier import Sparsifier
+from regrow.sparsifier.steps import steps_of
 from regrow.sparsifier.summary import LayerInfo, summarise
 from regrow.storage.packed.layers import packed_slots
 from regrow.storage.packed.pack import Slot
@@ -81,7 +82,7 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> dict[str, Tensor]:
     if packed_slots(model):
         _load_packed(path, model)
         return {}
-    if any(sparse.masks() for sparse in sparsifiers_of(list(model.parameters()))):
+    if any(steps.rewirable for steps in steps_of(list(model.parameters()))):
         raise ValueError("the model is attached to a sparsifier; load first, then attach(..., start=masks)")
     content = read(path)
     own_names = {clean(name): name for name in model.state_dict()}

@@ -13,7 +13,8 @@ from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.methods.method import NEEDS, Method
 from regrow.sparsifier.layers import Selection, choose_layers
-from regrow.sparsifier.sparsifier import Sparsifier, sparsifiers_of
+from regrow.sparsifier.sparsifier import Sparsifier
+from regrow.sparsifier.steps import Steps, steps_of
 from regrow.storage import STORAGES
 from regrow.storage.base import Start, StorageKind
 from regrow.storage.check_masks import check_masks
@@ -56,7 +57,7 @@ def attach(
     tally = _first_tally(method, [layer for layer, _ in chosen], start)
     method.effects(), method.first_memory()  # before anything is changed: other people's methods may raise here
     place = kind.build(model, optimizer, chosen, Start(start, tally.active, seed))
-    return Sparsifier(optimizer, method, place, tally, seed, undivided)
+    return Sparsifier(Steps(method, place, optimizer, tally, seed), undivided)
 
 
 def _storage_for(method: Method, storage: str | StorageKind) -> StorageKind:
@@ -123,9 +124,9 @@ def _check_arguments(model: object, optimizer: object, method: object, start: ob
 
 
 def _check_not_attached(model: nn.Module, parameters: list[nn.Parameter]) -> None:
-    if sparsifiers_of(parameters):
+    if steps_of(parameters):
         gc.collect()  # one whose optimizer is gone may only be waiting for collection
-        if sparsifiers_of(parameters):
+        if steps_of(parameters):
             raise ValueError("these parameters are already attached; call detach() on the other sparsifier first")
     hashed = {id(values) for values in shared_values(model)}
     if any(id(parameter) in hashed for parameter in parameters):

@@ -1,0 +1,221 @@
+"""What happens in a training step: gradients are masked, effects act, and the network is rewired when that is due."""
+
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from regrow.core.rewire import plan
+from regrow.core.row import Tally
+from regrow.methods.method import Method
+from regrow.sparsifier.history import MOST_RECORDS, Callbacks, Rewiring
+from regrow.sparsifier.hooks import Gradients, StepHooks
+from regrow.storage.base import Foresighted, Rewirable, Storage
+
+_LIVE: "weakref.WeakSet[Steps]" = weakref.WeakSet()
+
+
+class Steps:
+    """How far the training of a sparse network is, and all that it goes on with. The optimizer's hooks keep it."""
+
+    def __init__(self, method: Method, storage: Storage, optimizer: Optimizer, tally: Tally, seed: int) -> None:
+        self.method, self.storage, self.optimizer = method, storage, optimizer
+        self.tally, self.seed = tally, seed
+        self.number = 0
+        self.memory = method.first_memory()
+        self.on_rewire = Callbacks()
+        self.rewirable = storage if isinstance(storage, Rewirable) else None
+        self._foresighted = storage if isinstance(storage, Foresighted) and "free_gradient" in method.needs else None
+        self._recent: deque[Rewiring] = deque(maxlen=MOST_RECORDS)
+        self._last: Rewiring | None = None
+        self._in_all = [[0] * len(storage.layers), [0] * len(storage.layers)]  # units pruned and grown, of each layer
+        self._num_states = -1
+        self._is_captured = False
+        self._effects = method.effects()
+        for effect in self._effects:
+            effect.attach(storage, optimizer, seed)
+        self._gradients = Gradients(method, self._effects, storage, optimizer)
+        self._hooks = StepHooks(
+            optimizer,
+            before=self.mask_gradients,
+            after=self.finish,
+            captured=self._record_step,
+            skipped=self._gradients.forget,
+        )
+        _LIVE.add(self)
+        self._expect_growth()
+
+    @property
+    def are_on(self) -> bool:
+        """Whether the optimizer's steps are still theirs."""
+        return self._hooks.are_on
+
+    @torch.no_grad()
+    def mask_gradients(self) -> None:
+        """Make gradients ready for the optimizer."""
+        self._follow()
+        self._gradients.prepare(self.number + 1)
+
+    def _follow(self) -> None:
+        if self.rewirable is not None:
+            self.rewirable.follow()
+
+    def advance(self) -> None:
+        """A step was taken without hooks, perhaps in a captured graph."""
+        self.finish(is_replayed=self._is_captured)
+
+    @torch.no_grad()
+    def finish(self, is_replayed: bool = False) -> None:
+        """The optimizer has made a step."""
+        step, record = self.number + 1, None
+        if len(self.optimizer.state) != self._num_states:  # new state may begin with a constant
+            self.zero_inactive()
+            self._num_states = len(self.optimizer.state)
+        is_due = self.method.is_due(step)
+        if self._effects or is_due:
+            self._follow()
+            is_done = [effect.after_step(step, is_replayed) for effect in self._effects]
+            record = self._rewire(step) if is_due and not any(is_done) else None
+        self.number = step
+        self._gradients.drop()
+        self._expect_growth()
+        if record is not None:
+            self._note(record)
+        elif self.on_rewire:
+            self._ask_effects()
+
+    def zero_inactive(self) -> None:
+        if self.rewirable is not None:
+            self.rewirable.follow()
+            self.rewirable.zero_inactive(self.optimizer)
+
+    @torch.no_grad()
+    def _record_step(self) -> None:
+        """What a captured step does beyond the optimizer's own."""
+        self._gradients.forget()
+        self._is_captured = True
+        for effect in self._effects:
+            effect.capture()
+
+    # Rewiring
+
+    def _rewire(self, step: int) -> Rewiring:
+        assert self.rewirable is not None  # only its methods are ever due
+        self._gradients.check_kept(step)
+        tally = self._tally_at(step)
+        evidence = self.rewirable.evidence(tally, step)
+        todo = plan(self.method, evidence, self.seed, self.memory)
+        self.rewirable.apply(todo, evidence, self.optimizer)
+        pruned, grown = todo.pruned.counts, todo.grown.counts
+        active = tuple(n - p + g for n, p, g in zip(tally.active, pruned, grown, strict=True))
+        self.tally = replace(tally, active=active)
+        record = self._record(step, pruned, grown, self.memory.get("threshold"))
+        self.memory = todo.memory
+        return record
+
+    def _tally_at(self, step: int) -> Tally:
+        budget = self.method.budget_at(step, self.tally)
+        if budget != self.tally.budget and "changing_budget" not in self.method.needs:
+            raise ValueError(
+                f"{type(self.method).__name__} moves its budget from {self.tally.budget:,} to {budget:,}; a method "
+                'that does so needs "changing_budget"'
+            )
+        return replace(self.tally, budget=budget)
+
+    def _expect_growth(self) -> None:
+        """Tell the storage before a step by whose gradients the network will grow."""
+        if self._foresighted is not None:
+            step = self.number + 1
+            is_due = self.method.is_due(step)
+            counts = self.method.prune_counts(self._tally_at(step), step) if is_due else [0] * len(self.tally.active)
+            self._foresighted.expect_growth(counts, self.method.growth_score)
+
+    # What is remembered of rewirings
+
+    def history(self) -> list[Rewiring]:
+        """The records that are kept: the last ones, or one with the totals where every step is a rewiring."""
+        self._ask_effects()
+        return self._all_in_one() if self.method.rewires_every_step else list(self._recent)
+
+    def totals(self) -> list[Rewiring]:
+        """All rewirings in one record, if there were any."""
+        self._ask_effects()
+        return self._all_in_one()
+
+    def _all_in_one(self) -> list[Rewiring]:
+        last = self._last
+        return [] if last is None else [self._record(last.step, self._in_all[0], self._in_all[1], last.threshold)]
+
+    def _record(self, step: int, pruned: Sequence[int], grown: Sequence[int], threshold: float | None) -> Rewiring:
+        names = [layer.name for layer in self.storage.layers]
+        lost, got = (dict(zip(names, counts, strict=True)) for counts in (pruned, grown))
+        return Rewiring(step, lost, got, threshold)
+
+    @torch.no_grad()
+    def _note(self, record: Rewiring) -> None:
+        self._last = record
+        self._in_all = [
+            list(map(add, counts, more.values()))
+            for counts, more in zip(self._in_all, (record.pruned, record.grown), strict=True)
+        ]
+        if not self.method.rewires_every_step:
+            self._recent.append(record)
+        for callback in self.on_rewire:
+            callback(record)
+
+    def _ask_effects(self) -> None:
+        """What effects did on the device, of which the host does not hear by itself."""
+        for effect in self._effects:
+            if done := effect.totals():
+                step, counts = done
+                self._note(self._record(step, counts, counts, None))
+
+    # Going on elsewhere
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that was checked."""
+        self._follow()
+        self.storage.load(state)
+        self.seed, self.number = state["seed"], state["step"]
+        active = tuple(self.storage.count())
+        self.tally = replace(
+            self.tally, active=active, goal=tuple(state["goal"]), target=state["target"], budget=state["budget"]
+        )
+        self.memory = dict(state["memory"])
+        self._recent = deque((Rewiring(**record) for record in state["history"]), maxlen=MOST_RECORDS)
+        self._last, self._in_all = None, [[0] * len(active), [0] * len(active)]
+        for record in state["totals"]:
+            self._last = Rewiring(**record)
+            self._in_all = [
+                [own[layer.name] for layer in self.storage.layers] for own in (self._last.pruned, self._last.grown)
+            ]
+        self._gradients.forget()
+        for effect in self._effects:
+            effect.restart(self.number, self.seed)
+        self._expect_growth()
+
+    def reload(self) -> None:
+        """Look again at a storage that was filled from a file."""
+        self._follow()
+        self.tally = replace(self.tally, active=tuple(self.storage.count()))
+        for effect in self._effects:
+            effect.renew()
+        self._expect_growth()
+
+    def end(self) -> None:
+        """Take the hooks off."""
+        self.storage.release(self.optimizer)
+        self._hooks.remove()
+        _LIVE.discard(self)
+
+
+def steps_of(parameters: Sequence[Tensor]) -> list[Steps]:
+    """Those in which any of these parameters is kept sparse already."""
+    ours = {id(parameter) for parameter in parameters}
+    return [steps for steps in _LIVE if any(id(p) in ours for p in steps.storage.parameters)]
