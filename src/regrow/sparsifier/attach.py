@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,9 @@ from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.methods.method import NEEDS, Method
 from regrow.sparsifier.layers import Selection, choose_layers
+from regrow.sparsifier.resume import start_of
 from regrow.sparsifier.sparsifier import Sparsifier
+from regrow.sparsifier.state import checked
 from regrow.sparsifier.steps import Steps, steps_of
 from regrow.storage import STORAGES
 from regrow.storage.base import Start, StorageKind
@@ -31,6 +34,7 @@ def attach(
     start: str | Mapping[str, Tensor] = "random",
     seed: int = 0,
     storage: str | StorageKind = "dense",
+    resume: Mapping[str, Any] | None = None,
 ) -> Sparsifier:
     """Make a network sparse and keep it so while its optimizer trains it.
 
@@ -41,11 +45,15 @@ def attach(
     - `seed`: the topology is a function of it and of the step; the generators of torch are not touched.
     - `storage`: "dense" leaves weights where they are, with zeros; "packed", or `regrow.Packed(...)` with options,
       stores active ones only.
+    - `resume`: the `state_dict()` of a sparsifier. Its masks, step, history and seed are taken over at once, so that
+      weights and optimizer state that were restored before attaching, as some trainers do, stay as they are.
 
     Replaces no object of yours, with two exceptions: packed storage and Hashed put vectors of values in the place of
     the dense weights, in the model and in the optimizer. Nothing is changed if anything is wrong with the arguments.
     """
     _check_arguments(model, optimizer, method, start, seed)
+    if resume is not None and start != "random":
+        raise ValueError("resume brings the masks that were saved; leave out start, or resume")
     kind = _storage_for(method, storage)
     kind.check(method, start)
     if packed_slots(model):
@@ -54,10 +62,21 @@ def attach(
     if layers is None:
         chosen = list(kind.fit(model, chosen))
     _check_not_attached(model, [parameter for _, parameter in chosen])
-    tally = _first_tally(method, [layer for layer, _ in chosen], start)
+    sparse_layers = [layer for layer, _ in chosen]
+    if resume is not None:
+        start, seed = start_of(resume, method, sparse_layers, kind.name)
+    tally = _first_tally(method, sparse_layers, start)
     method.effects(), method.first_memory()  # before anything is changed: other people's methods may raise here
-    place = kind.build(model, optimizer, chosen, Start(start, tally.active, seed))
-    return Sparsifier(Steps(method, place, optimizer, tally, seed), undivided)
+    place, begin = kind.build(model, optimizer, chosen, Start(start, tally.active, seed))
+    steps = Steps(method, place, optimizer, tally, seed)
+    try:
+        if resume is not None:
+            steps.restore(checked(resume, method, place, tally))
+        begin()
+    except BaseException:
+        steps.end()
+        raise
+    return Sparsifier(steps, undivided)
 
 
 def _storage_for(method: Method, storage: str | StorageKind) -> StorageKind:

@@ -7,6 +7,7 @@ from typing import Any
 from regrow.core import __version__
 from regrow.core.rewire import Memory
 from regrow.core.row import Tally
+from regrow.core.units import Layer
 from regrow.methods.method import Method, is_whole
 from regrow.sparsifier.version_1 import from_version_1
 from regrow.storage.base import DAMAGED, Storage
@@ -44,7 +45,7 @@ def as_state(method: Method, storage: Storage, tally: Tally) -> dict[str, Any]:
         "method": type(method).__name__,
         "settings": repr(method),
         "granularity": str(method.granularity),
-        "layers": _layers_of(storage),
+        "layers": _listed(storage.layers),
         "target": tally.target,
         "budget": tally.budget,
         "goal": tuple(tally.goal),
@@ -52,27 +53,13 @@ def as_state(method: Method, storage: Storage, tally: Tally) -> dict[str, Any]:
     }
 
 
-def _layers_of(storage: Storage) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((layer.name, layer.shape) for layer in storage.layers)
+def _listed(layers: Sequence[Layer]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((layer.name, layer.shape) for layer in layers)
 
 
-def checked(state: Mapping[str, Any], method: Method, storage: Storage, tally: Tally) -> dict[str, Any]:
+def checked(state: Any, method: Method, storage: Storage, tally: Tally) -> dict[str, Any]:
     """A state of this version, of whichever it was; refused if it is damaged or of another method, model or budget."""
-    if not isinstance(state, Mapping) or not {"version", "method", "granularity"} <= set(state):
-        raise ValueError("this is not the state of a sparsifier; pass what sparsifier.state_dict() returned")
-    _check_same(state, method)
-    if not is_whole(state["version"]):
-        raise ValueError(f"{DAMAGED}: its version is {state['version']!r}")
-    if state["version"] == 1:
-        state = from_version_1(state, storage, "changing_budget" in method.needs)
-    elif state["version"] != VERSION:
-        raise ValueError(
-            f"the state has version {state['version']}, this regrow reads up to {VERSION}; use the one that wrote it"
-            f" ({state.get('regrow', 'unknown')})"
-        )
-    if missing := KEYS - set(state):
-        raise ValueError(f"{DAMAGED}: it has no {min(missing)!r}")
-    _check_layers(state, storage)
+    state = as_current(state, method, storage.layers, storage)
     _check_numbers(state, tally, method.first_memory())
     for record in [*state["history"], *state["totals"]]:
         _check_record(record, {layer.name for layer in storage.layers})
@@ -80,6 +67,29 @@ def checked(state: Mapping[str, Any], method: Method, storage: Storage, tally: T
     slack = state["budget"] - tally.weights_in(counts)
     if not 0 <= slack < max(tally.unit_sizes):
         raise ValueError(f"{DAMAGED}: it has {-slack:+,} weights beside its budget")
+    return dict(state)
+
+
+def as_current(state: Any, method: Method, layers: Sequence[Layer], storage: Storage | None = None) -> dict[str, Any]:
+    """A state of this version, of whichever it was; refused if it is of another method, granularity or model.
+
+    The storage need not be there yet.
+    """
+    if not isinstance(state, Mapping) or not {"version", "method", "granularity"} <= set(state):
+        raise ValueError("this is not the state of a sparsifier; pass what sparsifier.state_dict() returned")
+    _check_same(state, method)
+    if not is_whole(state["version"]):
+        raise ValueError(f"{DAMAGED}: its version is {state['version']!r}")
+    if state["version"] == 1:
+        state = from_version_1(state, layers, "changing_budget" in method.needs, storage)
+    elif state["version"] != VERSION:
+        raise ValueError(
+            f"the state has version {state['version']}, this regrow reads up to {VERSION}; use the one that wrote it"
+            f" ({state.get('regrow', 'unknown')})"
+        )
+    if missing := KEYS - set(state):
+        raise ValueError(f"{DAMAGED}: it has no {min(missing)!r}")
+    _check_layers(state, layers)
     return dict(state)
 
 
@@ -93,8 +103,8 @@ def _check_same(state: Mapping[str, Any], method: Method) -> None:
         )
 
 
-def _check_layers(state: Mapping[str, Any], storage: Storage) -> None:
-    theirs, ours = _as_layers(state["layers"]), dict(_layers_of(storage))
+def _check_layers(state: Mapping[str, Any], layers: Sequence[Layer]) -> None:
+    theirs, ours = _as_layers(state["layers"]), dict(_listed(layers))
     if set(theirs) != set(ours):
         missing, extra = sorted(set(ours) - set(theirs)), sorted(set(theirs) - set(ours))
         raise ValueError(

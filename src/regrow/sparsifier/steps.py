@@ -41,6 +41,7 @@ class Steps:
         for effect in self._effects:
             effect.attach(storage, optimizer, seed)
         self._gradients = Gradients(method, self._effects, storage, optimizer)
+        self._expect_growth()
         self._hooks = StepHooks(
             optimizer,
             before=self.mask_gradients,
@@ -49,7 +50,6 @@ class Steps:
             skipped=self._gradients.forget,
         )
         _LIVE.add(self)
-        self._expect_growth()
 
     @property
     def are_on(self) -> bool:

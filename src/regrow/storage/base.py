@@ -44,8 +44,13 @@ class StorageKind(Protocol):
     def fit(self, model: nn.Module, chosen: Chosen) -> Chosen:
         """Those of a model's usual layers that can be stored so."""
 
-    def build(self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start) -> "Storage":
-        """Store the layers so, from now on; changes nothing if that cannot be."""
+    def build(
+        self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start
+    ) -> tuple["Storage", Callable[[], None]]:
+        """A storage of the layers, and what lets model and optimizer use it; nothing is changed before that is called.
+
+        In between a saved state may be loaded into the storage.
+        """
 
 
 class Storage(Weights, Protocol):
@@ -150,11 +155,16 @@ def by_name(layers: Sequence[Layer], tensors: Sequence[Tensor]) -> dict[str, Ten
 DAMAGED = "the state contradicts itself; it was changed or damaged after it was saved"
 
 
-def check_kind(state: Mapping[str, Any], storage: str, keys: set[str]) -> None:
-    """Refuse the state of another storage, or one with other keys."""
+def check_storage(state: Mapping[str, Any], storage: str) -> None:
+    """Refuse the state of another storage."""
     kind = state.get("storage")
     if kind != storage:
         raise ValueError(f"the state is one of {kind} storage; attach with storage={kind!r} to load it")
+
+
+def check_kind(state: Mapping[str, Any], storage: str, keys: set[str]) -> None:
+    """Refuse the state of another storage, or one with other keys."""
+    check_storage(state, storage)
     if wrong := (keys | {"storage"}) ^ set(state):
         raise ValueError(f"{DAMAGED}: {min(wrong)!r} is unknown or missing")
 

@@ -1,7 +1,8 @@
 """Dense storage as a value."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -29,7 +30,9 @@ class Dense:
     def fit(self, model: nn.Module, chosen: Chosen) -> Chosen:
         return chosen
 
-    def build(self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start) -> DenseStorage:
+    def build(
+        self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start
+    ) -> tuple[DenseStorage, Callable[[], None]]:
         parameters = [parameter for _, parameter in chosen]
         check_leaves_zeros_alone(optimizer, parameters)
         storage = DenseStorage([layer for layer, _ in chosen], parameters)
@@ -37,8 +40,7 @@ class Dense:
             storage.set_masks([start.how[layer.name] for layer in storage.layers])
         elif list(start.counts) != storage.count():
             storage.set_active([_first_places(chunk, storage, start) for chunk in storage.chunks])
-        storage.zero_inactive(optimizer)
-        return storage
+        return storage, partial(storage.zero_inactive, optimizer)
 
 
 def _first_places(chunk: Chunk, storage: DenseStorage, start: Start) -> Tensor:

@@ -1,6 +1,6 @@
 """Hashed storage as a value, which the method Hashed brings."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,5 +28,7 @@ class Hashed:
     def fit(self, model: nn.Module, chosen: Chosen) -> Chosen:
         return leave_out_unfit(model, chosen)
 
-    def build(self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start) -> HashedStorage:
+    def build(
+        self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start
+    ) -> tuple[HashedStorage, Callable[[], None]]:
         return hash_weights(model, optimizer, chosen, start.counts, start.seed)

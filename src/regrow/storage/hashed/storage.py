@@ -7,8 +7,9 @@ Only autograd holds the dense weight, from a layer's forward pass to its backwar
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -46,6 +47,14 @@ class HashedStorage:
         self._sharings = list(sharings)
         self._owners = list(owners)
         self._first_states = list(first_states)
+
+    def take_over(self, optimizer: Optimizer, parameters: Sequence[Tensor], owners: Sequence[Owners]) -> None:
+        """Put the vectors in the place of dense parameters."""
+        self._owners = list(owners)
+        for i, (sharing, dense) in enumerate(zip(self._sharings, parameters, strict=True)):
+            put_in_place(optimizer, dense, self.parameters[i], self._first_states[i])
+            for module, name in self._owners[i]:
+                start_expanding(module, name, self.parameters[i], sharing, "Hashed")
 
     @property
     def layers(self) -> list[Layer]:
@@ -100,8 +109,8 @@ class HashedStorage:
 
 def hash_weights(
     model: nn.Module, optimizer: Optimizer, chosen: Chosen, num_values: Sequence[int], seed: int
-) -> HashedStorage:
-    """Put vectors of values in the place of dense parameters; changes nothing if one of them cannot be replaced."""
+) -> tuple[HashedStorage, Callable[[], None]]:
+    """Vectors of values, and what puts them in the place of dense parameters; refused if one cannot be replaced."""
     layers, parameters = [layer for layer, _ in chosen], [parameter for _, parameter in chosen]
     owners = [owners_of(model, parameter) for parameter in parameters]
     check_replaceable(model, layers, owners, "hashed")
@@ -109,14 +118,10 @@ def hash_weights(
     sharings = [
         Sharing(layer, count, _key(seed, i)) for i, (layer, count) in enumerate(zip(layers, num_values, strict=True))
     ]
-    vectors = []
-    for sharing, dense, places, state in zip(sharings, parameters, owners, first_states, strict=True):
-        values = nn.Parameter(sharing.first_values(dense.detach()))
-        put_in_place(optimizer, dense, values, state)
-        for module, name in places:
-            start_expanding(module, name, values, sharing, "Hashed")
-        vectors.append(values)
-    return HashedStorage(sharings, vectors, owners, first_states)
+    pairs = zip(sharings, parameters, strict=True)
+    vectors = [nn.Parameter(sharing.first_values(dense.detach())) for sharing, dense in pairs]
+    storage = HashedStorage(sharings, vectors, [[] for _ in vectors], first_states)
+    return storage, partial(storage.take_over, optimizer, parameters, owners)
 
 
 def _key(seed: int, layer: int) -> int:

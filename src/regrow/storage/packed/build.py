@@ -52,13 +52,13 @@ def device_of(parameter: Tensor) -> torch.device:
 
 def pack_weights(
     model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start, init: Init | None, choices: Choices
-) -> PackedStorage:
-    """Put one vector of values in the place of each group's dense parameters; changes nothing if that cannot be."""
+) -> tuple[PackedStorage, Callable[[], None]]:
+    """One vector of values for each group, and what puts it in the place of the group's dense parameters."""
     model, parameters = unwrap(model), [parameter for _, parameter in chosen]
     units = first_units(chosen, start)
     groups = _groups(model, optimizer, parameters)
     states = [_common_state(optimizer, [parameters[i] for i in group.layers]) for group in groups]
-    packs, vectors = [], []
+    packs = []
     for group in groups:
         places, pieces = [], []
         for i in group.layers:
@@ -66,14 +66,17 @@ def pack_weights(
             places.append(own)
             generator = torch.Generator().manual_seed(random.key(start.seed, 0, i, 1))
             pieces.append(_first_values(*chosen[i], units[i].index_select(0, order), generator, init))
-        packs.append(Pack(model._parameters, group.name, places, choices))
-        vectors.append(nn.Parameter(torch.cat(pieces)))
-        vectors[-1].grad = _collect([parameters[i].grad for i in group.layers], places, vectors[-1])
-    for group, pack, values, state in zip(groups, packs, vectors, states, strict=True):
-        model.register_parameter(group.name, values)
-        _hand_over(model, optimizer, [parameters[i] for i in group.layers], pack, state)
-    start_marking(model)
-    return PackedStorage(model, packs, groups)
+        values = nn.Parameter(torch.cat(pieces))
+        values.grad = _collect([parameters[i].grad for i in group.layers], places, values)
+        packs.append(Pack({group.name: values}, group.name, places, choices))
+
+    def take_over() -> None:
+        for group, pack, state in zip(groups, packs, states, strict=True):
+            pack.enter(model)
+            _hand_over(model, optimizer, [parameters[i] for i in group.layers], pack, state)
+        start_marking(model)
+
+    return PackedStorage(model, packs, groups), take_over
 
 
 def check_packable(model: nn.Module, optimizer: Optimizer, chosen: Chosen) -> None:

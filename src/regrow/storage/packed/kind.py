@@ -1,6 +1,6 @@
 """Packed storage as a value: what `attach(..., storage=...)` takes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -58,16 +58,22 @@ class Packed:
     def fit(self, model: nn.Module, chosen: Chosen) -> Chosen:
         return leave_out_unfit(model, chosen)
 
-    def build(self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start) -> PackedStorage:
+    def build(
+        self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start
+    ) -> tuple[PackedStorage, Callable[[], None]]:
         parameters = [parameter for _, parameter in chosen]
         check_leaves_zeros_alone(optimizer, parameters)
         check_packable(model, optimizer, chosen)
         self._check_first_values(parameters, start)
         check_can_become_real(model, parameters)
         choices = Choices(None if self.kernels == "auto" else self.kernels)
-        storage = pack_weights(model, optimizer, chosen, start, self.init, choices)
-        become_real(model, optimizer, storage.packs[0].values.device)
-        return storage
+        storage, take_over = pack_weights(model, optimizer, chosen, start, self.init, choices)
+
+        def begin() -> None:
+            take_over()
+            become_real(model, optimizer, storage.packs[0].values.device)
+
+        return storage, begin
 
     def _check_first_values(self, parameters: Sequence[Tensor], start: Start) -> None:
         has_meta = any(parameter.is_meta for parameter in parameters)

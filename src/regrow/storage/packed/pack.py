@@ -55,6 +55,11 @@ class Pack:
         """Whether a module is the one that has the values."""
         return module._parameters is self._holder
 
+    def enter(self, module: nn.Module) -> None:
+        """Let a module have the values."""
+        module.register_parameter(self.name, self.values)
+        self._holder = module._parameters
+
     def leave(self) -> None:
         """Let the module have no values any more."""
         self._holder = {self.name: self._holder.pop(self.name)}

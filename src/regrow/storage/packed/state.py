@@ -22,7 +22,8 @@ def check_state(
     `rooms`: of each vector its name, its layers and its length. `beside`: vectors of the budget's length.
     """
     check_kind(state, "packed", {"counts", "positions", "kernels", "beside"})
-    counts = _checked_counts(state, len(layers))
+    positions = positions_of_layers(state, layers)
+    counts = list(map(len, positions))
     for name, own, room in rooms:
         given = sum(counts[i] for i in own)
         if given != room:
@@ -30,13 +31,6 @@ def check_state(
                 f"the state has {given:,} active weights where {name} has room for {room:,}; attach with the same "
                 "sparsity and parameter groups"
             )
-    positions = state["positions"]
-    if not isinstance(positions, Tensor) or positions.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"{DAMAGED}: its positions are no whole numbers")
-    if positions.shape != (sum(counts),):
-        raise ValueError(f"{DAMAGED}: it has {tuple(positions.shape)} positions for {sum(counts)} active weights")
-    for layer, logical in zip(layers, torch.split(positions.long(), counts), strict=True):
-        _check_positions(layer, logical)
     check_keys(state["beside"], beside, "beside")
     for name, vector in beside.items():
         check_like(state["beside"][name], vector, name)
@@ -44,8 +38,22 @@ def check_state(
     return counts
 
 
+def positions_of_layers(state: Mapping[str, Any], layers: Sequence[Layer]) -> Sequence[Tensor]:
+    """The positions of each layer; refused if they cannot be its."""
+    counts = _checked_counts(state, len(layers))
+    positions = state["positions"]
+    if not isinstance(positions, Tensor) or positions.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"{DAMAGED}: its positions are no whole numbers")
+    if positions.shape != (sum(counts),):
+        raise ValueError(f"{DAMAGED}: it has {tuple(positions.shape)} positions for {sum(counts)} active weights")
+    found = torch.split(positions.long(), counts)
+    for layer, logical in zip(layers, found, strict=True):
+        _check_positions(layer, logical)
+    return found
+
+
 def _checked_counts(state: Mapping[str, Any], num_layers: int) -> list[int]:
-    counts = state["counts"]
+    counts = state.get("counts", ())
     is_list = isinstance(counts, Sequence) and len(counts) == num_layers
     if not is_list or not all(isinstance(n, int) and n > 0 for n in counts):
         raise ValueError(f"{DAMAGED}: its counts are {counts!r}")
