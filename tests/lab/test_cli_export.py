@@ -2,6 +2,7 @@
 
 import importlib.util
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,7 +155,7 @@ def test_missing_packages_are_told_before_anything_is_done(
     run_small: RunSmall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     run = run_small()
-    monkeypatch.setattr("regrow.files.onnx.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "onnx", None)
     code, said = regrow(f"export {run} {tmp_path}/m.onnx")
     assert code == 1
-    assert "pip install 'regrow[onnx]'" in said
+    assert 'pip install "regrow[onnx]"' in said

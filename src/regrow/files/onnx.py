@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regrow.core.extras import check_installed
 from regrow.core.names import unwrap
 from regrow.files.atomic import write_atomically
 from regrow.files.export import check_place
@@ -47,9 +48,7 @@ def export_onnx(
 
 def check_packages() -> None:
     """Refuse to begin without the packages that the export needs."""
-    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise ValueError(f"exporting to ONNX needs {' and '.join(missing)}; pip install 'regrow[onnx]'")
+    check_installed("onnx", "exporting to ONNX", "onnx", "onnxscript")
 
 
 def _plain_copy(model: nn.Module) -> nn.Module:

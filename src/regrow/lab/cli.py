@@ -256,7 +256,3 @@ def methods(name: Annotated[str | None, typer.Argument(help="Tell all about this
     for known, method in METHODS.items():
         table.add_row(known, (inspect.getdoc(sys.modules[method.__module__]) or "").splitlines()[0])
     out.print(table)
-
-
-def main() -> None:
-    app()

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from regrow.core.extras import check_installed
 from regrow.kernels.cpu.tables import Table, numbers
 
 _NUM_SMALL = 1 << 21  # multiplications, a tenth of a millisecond: one thread is through before another is awake
@@ -41,6 +42,7 @@ def num_threads_for(work: int) -> int:
 
 @cache
 def _entry(kernel: str, table: type[Table], value: torch.dtype, index: torch.dtype) -> Any:
+    check_installed("packed", "packed storage on a CPU", "numba", "llvmlite")
     from regrow.kernels.cpu.numba.entries import entry  # here, because numba takes a second to import
 
     return entry(kernel, table, value, index)  # type: ignore[no-untyped-call]

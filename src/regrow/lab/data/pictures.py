@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regrow.core.extras import check_installed
 from regrow.core.random import key
 
 if TYPE_CHECKING:
@@ -58,10 +59,9 @@ def random_box(width: int, height: int, random: Random) -> Box:
 
 def read_picture(path: Path) -> "Image":
     """Decode a picture file to red, green and blue; an unreadable one is named."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError("pictures are read with pillow; install it with `pip install pillow`") from None
+    check_installed("lab", "reading pictures", "PIL")
+    from PIL import Image
+
     try:
         with Image.open(path) as picture:
             return picture.convert("RGB")
