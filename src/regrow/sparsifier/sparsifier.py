@@ -109,6 +109,17 @@ class Sparsifier:
             return table
         return f"{table}\ndense, not divided by {self.method.granularity}: {', '.join(self.undivided)}"
 
+    def metrics(self) -> dict[str, int | float]:
+        """Where the network is, in plain numbers, for whatever logs them."""
+        threshold = self._steps.memory.get("threshold")
+        return {
+            "sparsity": self.sparsity,
+            "active": self.active,
+            "budget": self.budget,
+            **({} if threshold is None else {"threshold": threshold}),
+            **{f"density/{layer.name}": 1 - layer.sparsity for layer in self.layers},
+        }
+
     # For loops that do some of the work themselves
 
     def mask_gradients(self) -> None:
