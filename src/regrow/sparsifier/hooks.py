@@ -22,7 +22,7 @@ class StepHooks:
     """Calls `before` when the gradients of a step are there, and `after` a step that counts.
 
     A step does not count while a stream is captured, after which `captured` is called, nor when a GradScaler has a
-    fused optimizer skip it, after which `skipped` is.
+    fused optimizer skip it, after which `skipped` is. A compiler of the user's whole step traces none of that.
     """
 
     def __init__(
@@ -30,18 +30,19 @@ class StepHooks:
         optimizer: Optimizer,
         *,
         before: Callable[[], None],
-        after: Callable[[], None],
+        after: Callable[..., None],
         captured: Callable[[], None],
         skipped: Callable[[], None],
     ) -> None:
         self.are_on = True
         self._optimizer = optimizer
-        self._before, self._after, self._captured, self._skipped = before, after, captured, skipped
+        self.before, self.after = _untraced(before), _untraced(after)
+        self._captured, self._skipped = captured, skipped
         self._step_frame: FrameType | None = None
         self._is_running = False
         self._handles = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_step_pre_hook(_untraced(self._before_step)),
+            optimizer.register_step_post_hook(_untraced(self._after_step)),
         ]
 
     def remove(self) -> None:
@@ -52,7 +53,7 @@ class StepHooks:
                 handle.remove()
 
     def _before_step(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        caller = sys._getframe(1)
+        caller = _calling_step(sys._getframe(1))
         if not self.are_on or self._is_inside_step(caller):
             return None
         self._step_frame = caller
@@ -60,12 +61,12 @@ class StepHooks:
         closure = args[1] if is_positional else kwargs.get("closure")
         if not callable(closure):
             if not self._is_skipped():
-                self._before()
+                self.before()
             return None
 
         def masked_closure() -> Any:
             loss = closure()
-            self._before()
+            self.before()
             return loss
 
         if is_positional:
@@ -73,11 +74,11 @@ class StepHooks:
         return args, {**kwargs, "closure": masked_closure}
 
     def _after_step(self, *_: Any) -> None:
-        if not self.are_on or sys._getframe(1) is not self._step_frame:
+        if not self.are_on or _calling_step(sys._getframe(1)) is not self._step_frame:
             return
         self._step_frame = None
         is_recorded = torch.cuda.is_initialized() and is_capturing()  # type: ignore[no-untyped-call]
-        act = self._captured if is_recorded else self._skipped if self._is_skipped() else self._after
+        act = self._captured if is_recorded else self._skipped if self._is_skipped() else self.after
         self._is_running = True
         try:
             act()
@@ -96,6 +97,24 @@ class StepHooks:
         """Fused optimizers run their hooks also in a step that a GradScaler has them skip."""
         found_inf = getattr(self._optimizer, "found_inf", None)
         return found_inf is not None and bool(found_inf > 0)
+
+
+def _untraced(act: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, which a compiler calls as it is."""
+    return torch.compiler.disable(act)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _calling_step(frame: FrameType) -> FrameType:
+    """The frame of the optimizer's step that called a hook, below what a compiler puts in between."""
+    while _is_of_compiler(frame) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _is_of_compiler(frame: FrameType) -> bool:
+    """One that switches tracing off, or that goes on where a compiled step was interrupted."""
+    is_own = str(frame.f_globals.get("__name__")).startswith("torch._dynamo.")
+    return is_own or frame.f_code.co_name.startswith("torch_dynamo_resume_in_")
 
 
 class Gradients:

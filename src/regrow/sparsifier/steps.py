@@ -44,7 +44,7 @@ class Steps:
         self._expect_growth()
         self._hooks = StepHooks(
             optimizer,
-            before=self.mask_gradients,
+            before=self._make_ready,
             after=self.finish,
             captured=self._record_step,
             skipped=self._gradients.forget,
@@ -56,9 +56,12 @@ class Steps:
         """Whether the optimizer's steps are still theirs."""
         return self._hooks.are_on
 
-    @torch.no_grad()
     def mask_gradients(self) -> None:
         """Make gradients ready for the optimizer."""
+        self._hooks.before()
+
+    @torch.no_grad()
+    def _make_ready(self) -> None:
         self._follow()
         self._gradients.prepare(self.number + 1)
 
@@ -68,7 +71,7 @@ class Steps:
 
     def advance(self) -> None:
         """A step was taken without hooks, perhaps in a captured graph."""
-        self.finish(is_replayed=self._is_captured)
+        self._hooks.after(is_replayed=self._is_captured)
 
     @torch.no_grad()
     def finish(self, is_replayed: bool = False) -> None:
