@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from regrow.core.rewire import plan
 from regrow.core.row import Tally
+from regrow.kernels.gpu import is_capturing
 from regrow.methods.method import Method
 from regrow.sparsifier.history import MOST_RECORDS, Callbacks, Rewiring
 from regrow.sparsifier.hooks import Gradients, StepHooks
@@ -36,6 +37,7 @@ class Steps:
         self._last: Rewiring | None = None
         self._in_all = [[0] * len(storage.layers), [0] * len(storage.layers)]  # units pruned and grown, of each layer
         self._num_states = -1
+        self._are_weights_checked = False
         self._is_captured = False
         self._effects = method.effects()
         for effect in self._effects:
@@ -63,7 +65,15 @@ class Steps:
     @torch.no_grad()
     def _make_ready(self) -> None:
         self._follow()
+        if not self._are_weights_checked and not is_capturing():
+            self._check_weights()
         self._gradients.prepare(self.number + 1)
+
+    def _check_weights(self) -> None:
+        """Weights may have been loaded since attaching, or since a state was; before the first step that shows."""
+        if self.rewirable is not None:
+            self.rewirable.check_weights()
+        self._are_weights_checked = True
 
     def _follow(self) -> None:
         if self.rewirable is not None:
@@ -186,6 +196,7 @@ class Steps:
         self._follow()
         self.storage.load(state)
         self.seed, self.number = state["seed"], state["step"]
+        self._are_weights_checked = False
         active = tuple(self.storage.count())
         self.tally = replace(
             self.tally, active=active, goal=tuple(state["goal"]), target=state["target"], budget=state["budget"]

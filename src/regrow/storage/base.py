@@ -95,6 +95,9 @@ class Rewirable(RewirableWeights, Storage, Protocol):
     def follow(self) -> None:
         """Follow the parameters if they were moved to another device or memory format since."""
 
+    def check_weights(self) -> None:
+        """Refuse weights that are not those of the topology, with a ValueError."""
+
     def mask_gradients(self) -> None:
         """Make gradients ready for the optimizer: those of inactive weights are exactly 0."""
 

@@ -8,6 +8,22 @@ from torch import Tensor
 from regrow.core.units import Layer
 
 
+def num_strays(tensor: Tensor, mask: Tensor) -> int:
+    """How many values are not 0 where nothing is active."""
+    return int(tensor.masked_fill(mask, 0).count_nonzero())
+
+
+def check_zeros(layers: Sequence[Layer], weights: Sequence[Tensor], masks: Sequence[Tensor]) -> None:
+    """Refuse weights that are not 0 where nothing is active."""
+    for layer, weight, mask in zip(layers, weights, masks, strict=True):
+        if count := num_strays(weight, mask):
+            raise ValueError(
+                f"{layer.name} has {count:,} weights that are not 0 where none is active; weights that come from "
+                "elsewhere need their own topology: load the state of the sparsifier that was saved with them, or give "
+                "it to attach(..., resume=state)"
+            )
+
+
 def check_masks(masks: Mapping[str, Tensor], layers: Sequence[Layer]) -> None:
     """Refuse masks that do not fit the layers one to one, unit by unit, with something active in each."""
     if not isinstance(masks, Mapping):

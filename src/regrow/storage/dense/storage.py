@@ -28,8 +28,9 @@ from regrow.storage.base import (
     check_like,
     nothing_called,
 )
-from regrow.storage.check_masks import check_masks
+from regrow.storage.check_masks import check_masks, check_zeros, num_strays
 from regrow.storage.dense.kept_gradients import KeptGradients
+from regrow.storage.dense.zeroed import Zeroed
 from regrow.storage.optimizer_state import state_like
 
 
@@ -44,6 +45,7 @@ class DenseStorage:
         self.parameters = list(parameters)
         self._beside: dict[str, Beside] = {}
         self._kept = KeptGradients()
+        self._zeroed: Zeroed | None = None
         self._chunk_units = chunk_units
         self._lay_out(layers)
 
@@ -93,6 +95,9 @@ class DenseStorage:
             ]
 
     # What is there
+
+    def check_weights(self) -> None:
+        check_zeros(self.layers, self.weights, self._masks)
 
     @property
     def index_bytes(self) -> int:
@@ -173,6 +178,12 @@ class DenseStorage:
         return self.chunks[0], tensors
 
     # A step
+
+    def begin(self, optimizer: Optimizer) -> None:
+        """Zero what is inactive, for the first time."""
+        has_strays = any(map(num_strays, self.weights, self._masks))
+        self.zero_inactive(optimizer)
+        self._zeroed = Zeroed(self.layers, self.parameters, self._masks) if has_strays else None
 
     def zero_inactive(self, optimizer: Optimizer) -> None:
         pairs = zip(self.parameters, self.weights, strict=True)
@@ -289,6 +300,8 @@ class DenseStorage:
     def check(self, state: Mapping[str, Any]) -> list[int]:
         check_kind(state, "dense", {"masks", "beside"})
         check_masks(state["masks"], self.layers)
+        if self._zeroed is not None:
+            self._zeroed.check(state["masks"])
         check_keys(state["beside"], self._beside, "beside")
         for kind, own in self._beside.items():
             theirs = state["beside"][kind]
@@ -298,6 +311,7 @@ class DenseStorage:
         return [int(layer.reduce(state["masks"][layer.name]).count_nonzero()) for layer in self.layers]
 
     def load(self, state: Mapping[str, Any]) -> None:
+        self._zeroed = None
         names = [layer.name for layer in self.layers]
         self.set_masks([state["masks"][name] for name in names])
         for kind, own in self._beside.items():

@@ -144,6 +144,10 @@ class PackedStorage:
     def zero_inactive(self, optimizer: Optimizer) -> None:
         """There are none."""
 
+    def check_weights(self) -> None:
+        for pack in self.packs:
+            pack.check_belongs()
+
     def mask_gradients(self) -> None:
         """There are no gradients to mask."""
         self._check_can_step()

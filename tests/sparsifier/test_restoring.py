@@ -1,0 +1,145 @@
+"""In which order weights and topology come back: any that is right trains on, the wrong ones are said."""
+
+from copy import deepcopy
+from itertools import permutations
+
+import pytest
+import torch
+
+import regrow
+from restored_runs import METHODS, Run, same
+
+ORDERS = list(permutations(["model", "optimizer", "sparse"]))
+DSR, RIGL = METHODS["DSR"], METHODS["RigL"]
+BEGIN_SPARSE = [name for name, method in METHODS.items() if Run().attach(method).sparse.sparsity > 0]
+BEFORE = (
+    r"attach has set \d+ weights to 0 that this state calls active.* give the state to attach\(\.\.\., resume=state"
+)
+STRAY = r"\d+ weights that are not 0 where none is active.* load the state of the sparsifier"
+
+
+def saved(method=DSR, num_steps=5, **options):
+    return Run().attach(method, seed=3, **options).train(num_steps).all()
+
+
+def load(run, state, parts):
+    for part in parts:
+        getattr(run, part).load_state_dict(deepcopy(state[part]))
+    return run
+
+
+# Weights restored, then attach, then the sparsifier's state
+
+
+@pytest.mark.parametrize("name", BEGIN_SPARSE)
+def test_weights_restored_before_attaching_were_zeroed_and_the_state_says_so(name):
+    state = saved(METHODS[name], 8)
+    run = Run(1).restore(state).attach(METHODS[name])
+    had, kept = (int(own["model"]["0.weight"].count_nonzero()) for own in (state, run.all()))
+    assert kept < had, "attach drew other places"
+    before = run.all()
+    with pytest.raises(ValueError, match=BEFORE):
+        run.sparse.load_state_dict(state["sparse"])
+    assert same(run.all(), before)
+
+
+def test_the_optimizer_may_come_whenever_it_likes_it_changes_nothing_of_that():
+    state = saved()
+    run = load(Run(1), state, ["model"]).attach(DSR)
+    load(run, state, ["optimizer"])
+    with pytest.raises(ValueError, match=BEFORE):
+        run.sparse.load_state_dict(state["sparse"])
+
+
+def test_loading_the_weights_again_after_attaching_is_right():
+    state = saved()
+    whole = load(Run(1).attach(DSR), state, ["model", "optimizer", "sparse"]).train(4)
+    again = Run(1).restore(state).attach(DSR)
+    assert same(load(again, state, ["model", "sparse", "optimizer"]).train(4).all(), whole.all())
+
+
+def test_weights_restored_before_attaching_at_their_own_places_are_all_there():
+    state = saved()
+    run = Run(1).restore(state).attach(DSR, start=state["sparse"]["masks"])
+    run.sparse.load_state_dict(state["sparse"])
+    assert same(run.all(), state)
+
+
+# What is right
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_after_attaching_all_three_may_be_loaded_in_any_order(method, order):
+    whole = Run().attach(method, seed=3).train(5)
+    loaded = load(Run(1).attach(method), whole.all(), order)
+    assert same(loaded.train(4).all(), whole.train(4).all())
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_a_state_saved_right_after_a_rewiring_of_the_same_seed_is_no_other(order):
+    """What grew is 0 still, so that all that is left lies in both topologies."""
+    whole = Run().attach(RIGL, seed=3).train(2)
+    loaded = load(Run(1).attach(RIGL, seed=3), whole.all(), order)
+    assert same(loaded.train(4).all(), whole.train(4).all())
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_one_takes_over_from_another_in_mid_training_and_goes_back(order):
+    good, bad = Run().attach(DSR, seed=3).train(6), Run(1).attach(DSR, seed=4).train(4)
+    early = bad.all()
+    load(bad, good.all(), order)
+    assert same(bad.train(3).all(), good.train(3).all())
+    assert same(load(bad, early, order).all(), early)
+
+
+def test_weights_that_begin_at_0_were_not_zeroed():
+    state = saved()
+    fresh = Run(1)
+    with torch.no_grad():
+        for parameter in fresh.model.parameters():
+            parameter.zero_()
+    loaded = load(fresh.attach(DSR), state, ["sparse", "model", "optimizer"])
+    assert same(loaded.all(), state)
+
+
+# Weights without their topology
+
+
+@pytest.mark.parametrize("name", BEGIN_SPARSE)
+def test_weights_loaded_without_their_topology_are_found_at_the_first_step(name):
+    run = load(Run(1).attach(METHODS[name]), saved(METHODS[name], 8), ["model"])
+    before = run.all()
+    with pytest.raises(ValueError, match=STRAY):
+        run.train(1)
+    assert same(run.all()["model"], before["model"])
+
+
+def test_dense_weights_loaded_after_attaching_are_found_at_the_first_step():
+    run = Run().attach(DSR)
+    run.model.load_state_dict(Run(1).model.state_dict())
+    with pytest.raises(ValueError, match=STRAY):
+        run.sparse.mask_gradients()
+
+
+def test_they_are_found_at_the_first_step_after_a_state_was_loaded_too():
+    run = Run().attach(DSR).train(6)
+    run.sparse.load_state_dict(saved()["sparse"])
+    run.model.load_state_dict(Run(1).model.state_dict())
+    with pytest.raises(ValueError, match=STRAY):
+        run.train(1)
+
+
+def test_packed_values_of_another_topology_are_found_by_themselves():
+    state = saved(storage="packed")
+    run = load(Run(1).attach(DSR, storage="packed"), state, ["model"])
+    with pytest.raises(RuntimeError, match="belong to another topology"):
+        run.train(1)
+
+
+def test_what_regrow_loads_is_where_it_attaches(tmp_path):
+    whole = Run().attach(DSR).train(3)
+    regrow.save(tmp_path / "model.safetensors", whole.model, whole.sparse)
+    run = Run(1)
+    masks = regrow.load(tmp_path / "model.safetensors", run.model)
+    assert run.attach(DSR, start=masks).train(2).sparse.num_steps == 2
