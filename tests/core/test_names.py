@@ -65,6 +65,10 @@ def test_clean_drops_what_compilation_puts_in():
     assert clean("my_orig_mod.weight") == "my_orig_mod.weight"
 
 
+def test_clean_drops_what_fabric_and_fsdp_put_in():
+    assert clean("_forward_module.a._fsdp_wrapped_module.weight") == "a.weight"
+
+
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [

@@ -33,7 +33,7 @@ GOOD = [
 BAD = [
     (optim.Adamax, "its state does not stay 0"),
     (optim.Rprop, "its state does not stay 0"),
-    (optim.LBFGS, "trial step failed"),
+    (optim.LBFGS, "no entry of its own"),
     (optim.SparseAdam, "trial step failed"),
 ]
 MAY_BE_MISSING = [("Muon", "it moves weights that have no gradient"), ("Adafactor", "no entry of its own")]
@@ -166,6 +166,62 @@ def test_every_group_is_tried_with_its_own_settings():
 def test_groups_without_sparse_parameters_may_do_as_they_like():
     good, bad = weight(), weight()
     check_leaves_zeros_alone(Custom([{"params": [good]}, {"params": [bad], "habit": "noise"}]), [good])
+
+
+def test_later_steps_count_too():
+    """RAdam divides by its eps, which is 0 in float16, in its sixth step."""
+    parameter = weight(torch.float16)
+    with pytest.raises(ValueError, match=r"RAdam cannot train .* it makes weights of torch\.float16 NaN or infinite"):
+        check_leaves_zeros_alone(optim.RAdam([parameter], lr=0.1), [parameter])
+
+
+class Hollow(optim.Optimizer):
+    """What steps weights by another way than its groups."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    def step(self, closure=None):
+        pass
+
+
+def test_a_trial_that_moves_nothing_says_nothing_and_is_refused():
+    parameter = weight()
+    with pytest.raises(ValueError, match="Hollow cannot train a sparse network: 8 trial steps moved no weight"):
+        check_leaves_zeros_alone(Hollow([parameter]), [parameter])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_small_learning_rate_still_moves_a_weight_of_0(dtype):
+    parameter = weight(dtype)
+    check_leaves_zeros_alone(optim.SGD([parameter], lr=1e-6), [parameter])
+
+
+class ByList(optim.Optimizer):
+    """One that keeps lists of its own, of parameters and of numbers, and goes by these."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1, "counts": [0]})
+        self.mine, self.numbers = self.param_groups[0]["params"][:], {"steps": 0}
+
+    @torch.no_grad()
+    def step(self, closure):
+        with torch.enable_grad():
+            closure()
+        self.numbers["steps"] += 1
+        self.param_groups[0]["counts"].append(1)
+        for parameter in self.mine:
+            parameter.sub_(parameter.grad, alpha=0.1)
+
+
+def test_trying_touches_nothing_that_an_optimizer_has():
+    parameter = weight()
+    before = parameter.detach().clone()
+    optimizer = ByList([parameter])
+    check_leaves_zeros_alone(optimizer, [parameter])
+    assert torch.equal(parameter.detach(), before)
+    assert optimizer.numbers == {"steps": 0}
+    assert optimizer.param_groups[0]["counts"] == [0]
 
 
 class Prepared(optim.Optimizer):

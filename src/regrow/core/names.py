@@ -7,21 +7,25 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+_PREFIXES = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module")  # torch.compile, Fabric, FSDP
 
 
 def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """`model.named_parameters()`, tied ones once, without the prefixes of DDP and torch.compile."""
+    """`model.named_parameters()`, tied ones once, without the prefixes of wrappers."""
     for name, parameter in unwrap(model).named_parameters():
         yield clean(name), parameter
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own model inside DataParallel, DistributedDataParallel and torch.compile."""
-    while True:
-        inner = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
-        if not isinstance(inner, nn.Module):
-            return model
+    """The user's own model inside DataParallel, DistributedDataParallel, torch.compile, Fabric and FSDP."""
+    while (inner := _inside(model)) is not None:
         model = inner
+    return model
+
+
+def _inside(model: nn.Module) -> nn.Module | None:
+    names = ("module",) if isinstance(model, _WRAPPERS) else _PREFIXES
+    return next((inner for name in names if (inner := model._modules.get(name)) is not None), None)
 
 
 def clean(name: str) -> str:
@@ -29,7 +33,7 @@ def clean(name: str) -> str:
     >>> clean("blocks.0._orig_mod.conv.weight")
     'blocks.0.conv.weight'
     """
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+    return ".".join(part for part in name.split(".") if part not in _PREFIXES)
 
 
 def match(pattern: str, names: Sequence[str]) -> list[str]:

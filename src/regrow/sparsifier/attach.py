@@ -18,6 +18,7 @@ from regrow.sparsifier.resume import start_of
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.sparsifier.state import checked
 from regrow.sparsifier.steps import Steps, steps_of
+from regrow.sparsifier.wrapped import owner_of_state
 from regrow.storage import STORAGES
 from regrow.storage.base import Start, StorageKind
 from regrow.storage.check_masks import check_masks
@@ -38,6 +39,7 @@ def attach(
 ) -> Sparsifier:
     """Make a network sparse and keep it so while its optimizer trains it.
 
+    - `optimizer`: of a wrapper that passes on its steps, as trainers have them, the one inside is taken.
     - `layers`: None for the weights of all linear and convolution layers and attention projections; or names, glob
       patterns, or a function (name, parameter) -> bool.
     - `start`: "random", "magnitude" (keep the largest weights of a trained model) or masks {name: bool tensor}, which
@@ -51,6 +53,7 @@ def attach(
     Replaces no object of yours, with two exceptions: packed storage and Hashed put vectors of values in the place of
     the dense weights, in the model and in the optimizer. Nothing is changed if anything is wrong with the arguments.
     """
+    optimizer = owner_of_state(optimizer)
     _check_arguments(model, optimizer, method, start, seed)
     if resume is not None and start != "random":
         raise ValueError("resume brings the masks that were saved; leave out start, or resume")

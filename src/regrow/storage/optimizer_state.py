@@ -4,6 +4,7 @@ import copy
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ def state_like(optimizer: Optimizer, parameter: Tensor) -> list[Tensor]:
     shape = parameter.shape
     state = optimizer.state.get(parameter, {})
     return [value for value in state.values() if isinstance(value, Tensor) and value.shape == shape]
+
+
+_NUM_STEPS = 8  # RAdam divides by its eps, which is 0 in float16, in the sixth
 
 
 @dataclass(frozen=True)
@@ -80,17 +84,19 @@ def check_leaves_zeros_alone(optimizer: Optimizer, parameters: Sequence[Tensor])
 
 
 def _try_on_toy(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> str | None:
-    """What goes wrong in three steps on a small sparse matrix."""
+    """What goes wrong in some steps on a small sparse matrix."""
     # A pattern that does not fall apart into blocks, or an optimizer that mixes rows and columns could pass.
     device = torch.get_default_device() if like.is_meta else like.device
     active = torch.tensor([[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1]], device=device).bool()
     values = torch.arange(16, dtype=like.dtype, device=device).view(4, 4)
     toy = torch.nn.Parameter(values.sin() * active)
-    trial = _fresh_copy(optimizer, group, toy, like)
-    for step in range(3):
-        toy.grad = (values + step).cos() * active
+    before = toy.detach().clone()
+    for step in range(_NUM_STEPS):
+        gradient = (values + step).cos() * active
         try:
-            type(optimizer).step(trial)
+            if step == 0:
+                trial = _fresh_copy(optimizer, group, toy, like)
+            _step(trial, toy, gradient)
         except Exception as error:  # an optimizer we know nothing about may raise anything
             return f"a trial step failed ({type(error).__name__}: {error})"
         if any(not _can_be_cleared(value, toy) for value in trial.state[toy].values()):
@@ -104,16 +110,34 @@ def _try_on_toy(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> st
             return "it moves weights that have no gradient"
         if not all(bool((tensor[~active] == 0).all()) for tensor in state_like(trial, toy)):
             return "its state does not stay 0 where there is no gradient"
-    return None
+    return f"{_NUM_STEPS} trial steps moved no weight" if torch.equal(toy.detach(), before) else None
+
+
+def _step(trial: Optimizer, toy: torch.nn.Parameter, gradient: Tensor) -> None:
+    """A step of the class's own, not of what others put in its place; with a closure where it cannot do without."""
+
+    def closure() -> Tensor:
+        toy.grad = gradient.clone()
+        return gradient.sum()
+
+    closure()
+    step: Any = type(trial).step
+    given = signature(step).parameters.get("closure")
+    step(trial, closure) if given is not None and given.default is given.empty else step(trial)
 
 
 def _fresh_copy(optimizer: Optimizer, group: dict[str, Any], toy: torch.nn.Parameter, like: Tensor) -> Optimizer:
-    """The same optimizer with the settings of one group, holding only the toy, with no memory and no hooks.
+    """The same optimizer with the settings of one group, in training mode, with no memory and no hooks.
 
-    State that `like` already has, as optimizers that make it when they are built expect, starts at 0.
+    It has nothing in common with the optimizer, and the toy wherever that has a parameter. State that `like` already
+    has, as optimizers that make it when they are built expect, starts at 0.
     """
     twin: Optimizer = object.__new__(type(optimizer))
-    twin.__dict__.update(optimizer.__dict__)
+    parameters = [parameter for own in optimizer.param_groups for parameter in own["params"]]
+    memo = {id(optimizer): twin} | {id(parameter): toy for parameter in parameters}
+    left_out = {"state", "param_groups"} | {name for name in vars(optimizer) if name.startswith("_optimizer_")}
+    for name in vars(optimizer).keys() - left_out:
+        twin.__dict__[name] = _copy(vars(optimizer)[name], memo)
     twin.state = defaultdict(dict)
     for name, value in optimizer.state.get(like, {}).items():
         if isinstance(value, Tensor):
@@ -122,10 +146,21 @@ def _fresh_copy(optimizer: Optimizer, group: dict[str, Any], toy: torch.nn.Param
     rate = group.get("lr")
     if rate is not None and float(rate) == 0:  # a warm-up may begin at 0, where nothing can be seen
         rate = torch.full_like(rate, 1e-2) if isinstance(rate, Tensor) else 1e-2
-    twin.param_groups = [{**group, "params": [toy], "lr": rate}]
+    settings = {name: _copy(value, memo) for name, value in group.items() if name not in ("params", "param_names")}
+    twin.param_groups = [{**settings, "params": [toy], "lr": rate}]
     for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         setattr(twin, hooks, OrderedDict())
+    if callable(start := getattr(twin, "train", None)):  # schedule-free ones
+        start()
     return twin
+
+
+def _copy(value: Any, memo: dict[int, Any]) -> Any:
+    """Settings are copied; what cannot be, such as a process group, is none."""
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception:  # other people's objects may raise anything
+        return value
 
 
 def _can_be_cleared(value: object, parameter: Tensor) -> bool:
