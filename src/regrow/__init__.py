@@ -10,12 +10,14 @@ from regrow.files.onnx import export_onnx
 from regrow.files.save import describe, load, load_tensors, save
 from regrow.methods import METHODS, Method
 from regrow.sparsifier.attach import attach
+from regrow.sparsifier.average import Average
 from regrow.sparsifier.history import Rewiring
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.storage.packed import Packed
 
 __all__ = [
     "METHODS",
+    "Average",
     "Block",
     "Method",
     "Packed",

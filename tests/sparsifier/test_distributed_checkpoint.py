@@ -1,4 +1,4 @@
-"""Checkpoints by torch.distributed.checkpoint: states go in and out as they are, and training goes on to the same bits."""
+"""Checkpoints by torch.distributed.checkpoint: states go in and out as they are."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,9 @@ METHODS = {
     for name, cls in regrow.METHODS.items()
     if name != "Dense"
 }
-CASES = [(name, "dense") for name in METHODS] + [(name, "packed") for name, own in METHODS.items() if can_be_packed(own)]
+CASES = [(name, "dense") for name in METHODS] + [
+    (name, "packed") for name, own in METHODS.items() if can_be_packed(own)
+]
 ALSO_ON_RANKS = [case for case in CASES if case[1] == "dense" or "free_gradient" not in METHODS[case[0]].needs]
 
 
@@ -59,9 +61,7 @@ class Trio:
     def load(self, path: Path) -> "Trio":
         state = self.state()
         dcp.load(state, checkpoint_id=path, no_dist=not dist.is_initialized())
-        set_state_dict(
-            self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.sparse.load_state_dict(state["sparse"])
         return self
 

@@ -29,6 +29,8 @@ class Steps:
         self.method, self.storage, self.optimizer = method, storage, optimizer
         self.tally, self.seed = tally, seed
         self.number = 0
+        self.num_restarts = 0
+        """How often weights and topology were taken from elsewhere."""
         self.memory = method.first_memory()
         self.on_rewire = Callbacks()
         self.rewirable = storage if isinstance(storage, Rewirable) else None
@@ -195,6 +197,7 @@ class Steps:
         """Go on from a state that was checked."""
         self._follow()
         self.storage.load(state)
+        self.num_restarts += 1
         self.seed, self.number = state["seed"], state["step"]
         self._are_weights_checked = False
         active = tuple(self.storage.count())
@@ -217,6 +220,7 @@ class Steps:
     def reload(self) -> None:
         """Look again at a storage that was filled from a file."""
         self._follow()
+        self.num_restarts += 1
         self.tally = replace(self.tally, active=tuple(self.storage.count()))
         for effect in self._effects:
             effect.renew()

@@ -78,6 +78,9 @@ class Storage(Weights, Protocol):
     def copy(self, memo: dict[int, Any]) -> "Storage":
         """The same on the copied parameters; effects and `load` bring the rest."""
 
+    def expand(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Tensors like the parameters as dense weights would be, by layer name."""
+
     def release(self, optimizer: Optimizer) -> None:
         """Leave the model and the optimizer with ordinary dense parameters."""
 
@@ -91,6 +94,9 @@ class Rewirable(RewirableWeights, Storage, Protocol):
 
     def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
         """Of each layer its weights and their optimizer state, dense, for checks."""
+
+    def carry(self, carried: "Carried") -> None:
+        """Let tensors change with the weights from now on, as long as somebody holds them."""
 
     def follow(self) -> None:
         """Follow the parameters if they were moved to another device or memory format since."""
@@ -129,11 +135,17 @@ class Foresighted(Protocol):
         """How many places of each layer may grow by the gradients of the coming step, and what they are compared by."""
 
 
-@dataclass
-class Beside:
-    """Tensors like the parameters, and what belongs to units that begin or end."""
+@dataclass(eq=False)
+class Carried:
+    """Tensors like the parameters that become 0, as they do, where a unit ends; saved by whoever made them."""
 
     tensors: list[Tensor]
+
+
+@dataclass(eq=False)
+class Beside(Carried):
+    """Those that are a storage's own to save, and what belongs to units that begin or end."""
+
     fresh: Fresh | None
 
 

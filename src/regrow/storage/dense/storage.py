@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from regrow.kernels.gpu.zero import Masks
 from regrow.methods.effects.effect import Fresh, Moves
 from regrow.storage.base import (
     Beside,
+    Carried,
     beside,
     by_name,
     check_keys,
@@ -44,6 +46,7 @@ class DenseStorage:
     def __init__(self, layers: Sequence[Layer], parameters: Sequence[Tensor], chunk_units: int | None = None) -> None:
         self.parameters = list(parameters)
         self._beside: dict[str, Beside] = {}
+        self._carried: WeakSet[Carried] = WeakSet()
         self._kept = KeptGradients()
         self._zeroed: Zeroed | None = None
         self._chunk_units = chunk_units
@@ -88,7 +91,7 @@ class DenseStorage:
             ]
         )
         self.set_masks(masks)
-        for own in self._beside.values():
+        for own in (*self._beside.values(), *self._carried):
             own.tensors = [
                 torch.empty_like(weight, dtype=old.dtype).copy_(old)
                 for weight, old in zip(self.weights, own.tensors, strict=True)
@@ -134,6 +137,14 @@ class DenseStorage:
                 layer.spread(units, mask)
 
     # What lies beside the weights
+
+    def carry(self, carried: Carried) -> None:
+        self._carried.add(carried)
+
+    def _like(self, i: int, optimizer: Optimizer) -> list[Tensor]:
+        """What is 0 where parameter i is not active: itself, its optimizer state, and what is carried."""
+        of_optimizer = state_like(optimizer, self.parameters[i])
+        return [self.weights[i], *of_optimizer, *(own.tensors[i] for own in self._carried)]
 
     def lay_beside(self, name: str, dtype: torch.dtype | None, fresh: Fresh | None) -> None:
         self._beside[name] = beside(self.weights, dtype, fresh)
@@ -186,8 +197,7 @@ class DenseStorage:
         self._zeroed = Zeroed(self.layers, self.parameters, self._masks) if has_strays else None
 
     def zero_inactive(self, optimizer: Optimizer) -> None:
-        pairs = zip(self.parameters, self.weights, strict=True)
-        self._zero([[weight, *state_like(optimizer, parameter)] for parameter, weight in pairs])
+        self._zero([self._like(i, optimizer) for i in range(len(self.layers))])
 
     def mask_gradients(self) -> None:
         gradients = [parameter.grad for parameter in self.parameters]
@@ -272,7 +282,7 @@ class DenseStorage:
             return
         for i, units in enumerate(self._per_layer(pruned, counts)):
             if len(units):
-                for tensor in (self.weights[i], *state_like(optimizer, self.parameters[i])):
+                for tensor in self._like(i, optimizer):
                     self._put(i, tensor, units, 0)
 
     def _put(self, i: int, tensor: Tensor, units: Tensor, value: float | Tensor) -> None:
@@ -320,6 +330,9 @@ class DenseStorage:
 
     def copy(self, memo: dict[int, Any]) -> "DenseStorage":
         return DenseStorage(self.layers, copy.deepcopy(self.parameters, memo), self._chunk_units)
+
+    def expand(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        return {layer.name: tensor for layer, tensor in zip(self.layers, tensors, strict=True)}
 
     def release(self, optimizer: Optimizer) -> None:
         """Parameters are ordinary ones, with zeros in them."""

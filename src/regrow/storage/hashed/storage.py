@@ -94,6 +94,10 @@ class HashedStorage:
         parameters, owners = copy.deepcopy((self.parameters, self._owners), memo)
         return HashedStorage(self._sharings, parameters, owners, self._first_states)
 
+    def expand(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        pairs = zip(self._sharings, tensors, strict=True)
+        return {sharing.layer.name: sharing.expand(values) for sharing, values in pairs}
+
     def release(self, optimizer: Optimizer) -> None:
         """Put dense weights back. What the optimizer remembers of a shared value says nothing of one position's."""
         for i, (sharing, owners) in enumerate(zip(self._sharings, self._owners, strict=True)):

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from regrow.core.evidence import Part
 from regrow.core.quantities import OfChunk, Rule, as_numbers, refuse_nan
 from regrow.core.row import Chunk, check_finite, join
 from regrow.core.selections import Kernels, Listed, k_smallest_each
+from regrow.storage.packed.pack import Slot
 
 
 @dataclass(frozen=True)
@@ -44,3 +46,12 @@ class ListedPart(Part):
         low = -as_numbers(score(units))
         refuse_nan(low, self.chunk, room)
         return places.index_select(0, k_smallest_each(low, room, counts))
+
+
+def candidates(chunk: Chunk, slots: Sequence[Slot]) -> tuple[Tensor, Sequence[int], Tensor]:
+    """What the last backward pass found; refused if its gradients were not finite."""
+    best = [slot.search.result(slot.places) for slot in slots]
+    extremes = torch.stack([found.extreme.double() for found in best])
+    check_finite(extremes, chunk.layers, [1] * len(slots), "gradients")
+    places = [found.places + offset for found, offset in zip(best, chunk.offsets, strict=False)]
+    return torch.cat(places), [len(found.places) for found in best], torch.cat([found.gradients for found in best])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +19,16 @@ from torch.optim import Optimizer
 from regrow.core.evidence import Evidence
 from regrow.core.quantities import OfChunk, Quantities
 from regrow.core.rewire import Plan
-from regrow.core.row import Chunk, Tally, check_finite, cut_into_chunks
+from regrow.core.row import Chunk, Tally, cut_into_chunks
 from regrow.core.selections import Listed, ascending
 from regrow.core.units import Layer
 from regrow.kernels.gpu import is_capturing
 from regrow.methods.effects.effect import Fresh, Moves
-from regrow.storage.base import Beside, beside, nothing_called
+from regrow.storage.base import Beside, Carried, beside, nothing_called
 from regrow.storage.optimizer_state import state_like
 from regrow.storage.packed.growth import Search, check_sees_all_gradients
 from regrow.storage.packed.pack import Pack, Slot
-from regrow.storage.packed.part import ListedPart
+from regrow.storage.packed.part import ListedPart, candidates
 from regrow.storage.packed.places import places_of_logical, places_of_stored
 from regrow.storage.packed.renumber import column_order, exchange, index_dtype, move, renumber
 from regrow.storage.packed.state import check_state, kernels_of
@@ -41,6 +42,7 @@ class PackedStorage:
         self.model = model
         self.packs = list(packs)
         self._beside: dict[str, Beside] = {}
+        self._carried: WeakSet[Carried] = WeakSet()
         self._gradients: list[Tensor] | None = None
         self._groups = list(groups)
         self._trained = self.parameters
@@ -74,7 +76,7 @@ class PackedStorage:
     def follow(self) -> None:
         for pack in self.packs:
             pack.follow()
-        for own in self._beside.values():
+        for own in (*self._beside.values(), *self._carried):
             pairs = zip(own.tensors, self.packs, strict=True)
             own.tensors = [vector.to(pack.values.device) for vector, pack in pairs]
 
@@ -83,10 +85,12 @@ class PackedStorage:
 
     def masks(self) -> dict[str, Tensor]:
         """Of full size, made for whoever asks."""
-        return {
-            slot.layer.name: slot.places.spread(torch.ones(n, dtype=torch.bool, device=slot.places.device))
-            for slot, n in zip(self.slots, self.count(), strict=True)
-        }
+        self.follow()
+        return self.expand([torch.ones_like(weights, dtype=torch.bool) for weights in self.weights])
+
+    def expand(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        pieces = zip(self.slots, self._split(tensors), strict=True)
+        return {slot.layer.name: slot.places.spread(piece) for slot, piece in pieces}
 
     def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
         return {
@@ -98,6 +102,9 @@ class PackedStorage:
         }
 
     # What lies beside the weights
+
+    def carry(self, carried: Carried) -> None:
+        self._carried.add(carried)
 
     def lay_beside(self, name: str, dtype: torch.dtype | None, fresh: Fresh | None) -> None:
         self._beside[name] = beside(self.weights, dtype, fresh)
@@ -213,7 +220,7 @@ class PackedStorage:
             tuple(slot.places.count for slot in slots),
             {},
             stored,
-            lambda: _candidates(chunk, slots),
+            lambda: candidates(chunk, slots),
         )
 
     def apply(self, plan: Plan, evidence: Evidence, optimizer: Optimizer) -> None:
@@ -236,7 +243,8 @@ class PackedStorage:
             places.append(places_of_stored(layer, stored))
             sources.append(torch.where(source < 0, source, source + start))
         source = torch.cat(sources)
-        for tensor in (pack.values.detach(), *state_like(optimizer, pack.values), pack.values.grad):
+        carried = [own.tensors[number] for own in self._carried]
+        for tensor in (pack.values.detach(), *state_like(optimizer, pack.values), pack.values.grad, *carried):
             if tensor is not None:
                 move(tensor, source)
         pack.take(places)
@@ -262,17 +270,20 @@ class PackedStorage:
             "counts": tuple(self.count()),
             "positions": torch.cat(positions).to(dtype),
             "kernels": tuple(sorted(self.packs[0].choices.state().items())),
-            "beside": {name: self._in_row(own.tensors) for name, own in self._beside.items()},
+            "beside": self._beside_in_row(),
         }
 
-    def _in_row(self, vectors: Sequence[Tensor]) -> Tensor:
+    def _beside_in_row(self) -> dict[str, Tensor]:
+        return {name: torch.cat(self._split(own.tensors)) for name, own in self._beside.items()}
+
+    def _split(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """Vectors like the values, cut into the layers of the row."""
         of_pack = {id(pack): pack.split(vector) for pack, vector in zip(self.packs, vectors, strict=True)}
-        return torch.cat([of_pack[id(slot.pack)][slot.number] for slot in self.slots])
+        return [of_pack[id(slot.pack)][slot.number] for slot in self.slots]
 
     def check(self, state: Mapping[str, Any]) -> list[int]:
         rooms = [(pack.name, group.layers, len(pack.values)) for pack, group in self._paired()]
-        beside = {name: self._in_row(own.tensors) for name, own in self._beside.items()}
-        return check_state(state, self.layers, rooms, beside)
+        return check_state(state, self.layers, rooms, self._beside_in_row())
 
     def _paired(self) -> list[tuple[Pack, Group]]:
         return list(zip(self.packs, self._groups, strict=True))
@@ -302,15 +313,6 @@ class PackedStorage:
             pack.check_belongs()
         for pack, group in self._paired():
             unpack(self.model, optimizer, pack, group)
-
-
-def _candidates(chunk: Chunk, slots: Sequence[Slot]) -> tuple[Tensor, Sequence[int], Tensor]:
-    """What the last backward pass found; refused if its gradients were not finite."""
-    best = [slot.search.result(slot.places) for slot in slots]
-    extremes = torch.stack([found.extreme.double() for found in best])
-    check_finite(extremes, chunk.layers, [1] * len(slots), "gradients")
-    places = [found.places + offset for found, offset in zip(best, chunk.offsets, strict=False)]
-    return torch.cat(places), [len(found.places) for found in best], torch.cat([found.gradients for found in best])
 
 
 def _per_layer(chunk: Chunk, places: Tensor) -> list[Tensor]:
