@@ -146,7 +146,7 @@ class Average:
         if not isinstance(model, nn.Module):
             raise TypeError(f"an average is applied to a torch.nn.Module, got {type(model).__name__}")
         found = _tensors(model)
-        averages = self._own() if self._sparse is None or _trains(self._sparse, model) else self._dense()
+        averages = self._own() if self._sparse is None or _keeps(self._sparse, model) else self._dense()
         if wrong := set(found) ^ set(averages):
             raise ValueError(
                 f"the average is not of this model: only one of them has {min(wrong)!r}; apply it to the model that it "
@@ -179,10 +179,10 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in named}
 
 
-def _trains(sparse: Sparsifier, model: nn.Module) -> bool:
-    """Whether a model has the very parameters that a sparsifier knows."""
+def _keeps(sparse: Sparsifier, model: nn.Module) -> bool:
+    """Whether a sparsifier keeps this very model sparse now."""
     ours = {id(parameter) for parameter in model.parameters()}
-    return all(id(parameter) in ours for parameter in sparse.storage.parameters)
+    return sparse._steps.are_on and all(id(parameter) in ours for parameter in sparse.storage.parameters)
 
 
 def _begin(tensor: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def _check_arguments(model: object, sparse: object, decay: object) -> None:
         raise ValueError("this model is kept sparse; pass what regrow.attach returned too: Average(model, sparse)")
     if sparse is not None:
         sparse._check_attached()
-        if not _trains(sparse, model):
+        if not _keeps(sparse, model):
             raise ValueError("the sparsifier is of another model; pass the one that it was attached to")
 
 
