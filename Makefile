@@ -14,7 +14,7 @@ setup: $(READY)
 $(DEMO_READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch setuptools
-	$(INSTALL) --no-build-isolation --editable ".[lab]"
+	$(INSTALL) --no-build-isolation --editable ".[packed,lab]"
 	touch $@
 
 # timm asks for torchvision, which it can do without here, and of which there is no build for every torch.
