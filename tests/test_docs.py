@@ -99,12 +99,25 @@ def after_finetuning(space, folder, printed):
     assert pruned < (pruned + dense) / 2 < finetuned, "training what is left must bring back most of what was lost"
 
 
+def after_training(space, folder, printed):
+    written = list((folder / "runs" / "tensorboard").glob("events*"))
+    if not is_missing("python tensorboard"):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        [file] = written
+        events = EventAccumulator(str(file)).Reload()
+        names = {"sparsity", "active", "budget", "threshold", *(f"density/{n}" for n in space["sparse"].masks())}
+        assert set(events.Tags()["scalars"]) == names
+        assert [(event.step, event.value) for event in events.Scalars("active")] == [(40, 320)]
+
+
 AFTER: dict[str, Callable[..., None]] = {
     "README.md": after_the_readme,
     "CONTRIBUTING.md": after_contributing,
     "docs/extend.md": after_extending,
     "docs/files.md": after_files,
     "docs/finetune.md": after_finetuning,
+    "docs/training.md": after_training,
 }
 
 
@@ -114,14 +127,19 @@ def test_a_page_runs_from_top_to_bottom(page, folder, capsys):
     torch.manual_seed(0)
     space: dict[str, object] = {"__name__": Path(page).stem}
     for number, (language, block) in enumerate(blocks(page), 1):
-        if not HAS_ONNX and (language == "python onnx" or ".onnx" in block):
+        if is_missing(language) or (not HAS_ONNX and ".onnx" in block):
             continue
-        if language in ("python", "python onnx"):
+        if language.startswith("python"):
             exec(compile(block, f"{page}, block {number}", "exec"), space)
         elif language == "console":
             for line in block.splitlines():
                 type_in(line)
     AFTER.get(page, lambda *_: None)(space, folder, capsys.readouterr().out)
+
+
+def is_missing(language: str) -> bool:
+    """Whether a block, which may name a package after its language, cannot run here."""
+    return any(importlib.util.find_spec(package) is None for package in language.split()[1:])
 
 
 def train_the_run_of(page: str, folder: Path) -> None:
@@ -182,7 +200,13 @@ def test_no_block_escapes(page):
     """A fence that is indented, or of a language that nothing here knows, would not be run."""
     fences = re.findall(r"^( *)(`{3,}|~{3,})([^\n]*)$", text_of(page), re.MULTILINE)
     assert all((indent, fence) == ("", "```") for indent, fence, _ in fences)
-    assert {language for language, _ in blocks(page)} <= {"python", "python onnx", "console", "toml"}
+    assert {language for language, _ in blocks(page)} <= {
+        "python",
+        "python onnx",
+        "python tensorboard",
+        "console",
+        "toml",
+    }
     assert len(fences) == 2 * len(re.findall(r"^```\w", text_of(page), re.MULTILINE)), "a fence has no language"
 
 
