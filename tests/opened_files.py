@@ -1,4 +1,4 @@
-"""Small files taken apart, changed, and put together again, as somebody would who means harm."""
+"""Small files taken apart, changed, and put together again with a true checksum, as somebody would who means harm."""
 
 import json
 import struct
@@ -11,6 +11,8 @@ from typing import Any
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from regrow.files.checksum import sealed
 
 
 @dataclass
@@ -35,10 +37,11 @@ def opened(path: Path) -> Iterator[Opened]:
     with safe_open(path, framework="pt") as file:
         entries = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
         metadata = file.metadata()
+    metadata.pop("checksum")
     content = Opened(entries, json.loads(metadata.pop("kinds")), json.loads(metadata.pop("modules")), metadata)
     yield content
     told = {"kinds": json.dumps(content.kinds), "modules": json.dumps(content.modules)}
-    save_file(content.entries, path, told | content.metadata)
+    save_file(content.entries, path, sealed(told | content.metadata, content.entries))
 
 
 def change_header(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -47,5 +50,9 @@ def change_header(path: Path, change: Callable[[dict[str, Any]], object]) -> Non
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
     change(header)
+    if metadata := header.get("__metadata__"):
+        of_tensors = metadata.pop("checksum").partition("-")[2]
+        of_header = sealed(metadata, {})["checksum"].partition("-")[0]
+        metadata["checksum"] = f"{of_header}-{of_tensors}"
     new = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(new)) + new + content[8 + length :])

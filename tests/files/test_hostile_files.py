@@ -1,6 +1,8 @@
 """Damaged and hostile files are refused: by their headers alone wherever these lie, and before memory is taken."""
 
 import json
+import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +14,9 @@ from torch import nn
 
 import regrow
 from opened_files import Opened, change_header, opened
+from regrow.files.format import write
 from regrow.files.index import decode
+from tests.fixtures.format_2.write import FOLDER
 
 
 def network() -> nn.Module:
@@ -169,7 +173,7 @@ def test_headers_that_no_writer_of_safetensors_makes(change, path: Path):
 
 def test_files_of_the_first_format_are_refused_with_what_to_do(path: Path):
     change_header(path, lambda h: h["__metadata__"].update(regrow="1"))
-    refused_unread(path, "its format is 1, not 2; save the model again")
+    refused_unread(path, "its format is 1 and this version of regrow reads 2 and 3; save the model again")
 
 
 @pytest.mark.parametrize("dtype", ["F4", "F6_E2M3"])
@@ -230,7 +234,7 @@ ROWS = st.lists(st.lists(st.integers(0, 3) | st.lists(st.integers(0, 3))) | NUMB
 def test_any_json_is_an_index_or_a_value_error(kinds: object, modules: object, aliases: object):
     told = {"kinds": json.dumps(kinds), "modules": json.dumps(modules), "aliases": json.dumps(aliases)}
     try:
-        index = decode(told)
+        index = decode(told, 0)
     except ValueError:
         return
     assert index.aliases.keys().isdisjoint(index.pieces)
@@ -239,15 +243,52 @@ def test_any_json_is_an_index_or_a_value_error(kinds: object, modules: object, a
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_any_bytes_changed_are_a_value_error_or_another_model(tmp_path_factory, data):
-    path = saved(tmp_path_factory.mktemp("files") / "m.safetensors")
-    content = bytearray(path.read_bytes())
+def test_without_a_checksum_any_bytes_changed_are_a_value_error_or_another_model(tmp_path_factory, data):
+    content = bytearray((FOLDER / "mixed.safetensors").read_bytes())
     header = 8 + int.from_bytes(content[:8], "little")
     for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, header - 1) | st.integers(0, len(content) - 1))] = data.draw(
-            st.integers(0, 255)
-        )
+        place = data.draw(st.integers(0, header - 1) | st.integers(0, len(content) - 1))
+        content[place] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("files") / "m.safetensors"
     path.write_bytes(content)
     for read in (regrow.describe, regrow.load_tensors):
         with suppress(ValueError):
             read(path)
+
+
+def peak_memory_to(read: Callable[[Path], object], path: Path) -> int:
+    """What Python takes at most to find out that a file is refused."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="it tells of more tensors than a file of its length can have"):
+            read(path)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+MANY = {
+    "tensors": lambda file: (
+        file.kinds.append({f"{number}": "dense:float32" for number in range(1000)}),
+        file.modules.update({f"{number}": [2, *[[0]] * 1000] for number in range(500)}),
+    ),
+    "modules": lambda file: file.modules.update({f"{number}": [2] for number in range(200_000)}),
+    "aliases": lambda file: file.metadata.update(aliases=json.dumps({f"{n}": "0.bias" for n in range(120_000)})),
+    "lists": lambda file: file.metadata.update(kinds=f"[{'[],' * 800_000}[]]"),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_a_file_that_is_little_but_names_is_refused_at_little_cost(name: str, path: Path):
+    with opened(path) as file:
+        MANY[name](file)
+    assert path.stat().st_size > 1_000_000
+    for read in (regrow.describe, regrow.load_tensors):
+        assert peak_memory_to(read, path) < 5 * path.stat().st_size
+
+
+def test_what_nothing_would_read_is_not_written(tmp_path: Path):
+    empty = {f"{module}.{number}": torch.zeros(0) for module in range(50) for number in range(1000)}
+    with pytest.raises(ValueError, match="cannot be saved, as nothing would read the file: it tells of more tensors"):
+        write(tmp_path / "m.safetensors", empty, {}, aliases={}, made_by={})
+    assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 """Small files: what is saved comes back bit for bit, and takes little more than its description length."""
 
 import json
+import warnings
 from math import prod
 from pathlib import Path
 
@@ -243,3 +244,40 @@ def test_a_sparsifier_of_another_model_is_refused(tmp_path: Path):
     _, sparse = trained(regrow.Static(sparsity=0.8))
     with pytest.raises(ValueError, match="do they belong together"):
         regrow.save(tmp_path / "m.safetensors", nn.Linear(3, 3), sparse)
+
+
+OTHERS = {
+    "a name the file has not": (nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 7),
+                                nn.Linear(7, 7)), "it has no 4.weight, which the model has; it has no 4.bias"),
+    "a name the model has not": (nn.Sequential(nn.Linear(20, 30)), "the model has no 1.weight of its own.* and 4 more"),
+    "another shape": (nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 8)),
+                      r"3.weight has shape \(7, 30\), in the model \(8, 30\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_model_that_is_another_is_not_filled_by_half(name: str, tmp_path: Path):
+    saved, sparse = trained(regrow.Static(sparsity=0.8))
+    regrow.save(tmp_path / "m.safetensors", saved, sparse)
+    model, message = OTHERS[name]
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    with pytest.raises(ValueError, match=rf"m\.safetensors cannot be loaded: .*{message}"):
+        regrow.load(tmp_path / "m.safetensors", model)
+    assert same(dict(model.state_dict()), before)
+
+
+def test_a_model_that_does_not_know_its_shapes_yet_gets_them_from_the_file(tmp_path: Path):
+    saved, sparse = trained(regrow.Static(sparsity=0.8))
+    regrow.save(tmp_path / "m.safetensors", saved, sparse)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that lazy modules are new
+        lazy = nn.Sequential(nn.LazyLinear(30), nn.BatchNorm1d(30), nn.ReLU(), nn.LazyLinear(7))
+    regrow.load(tmp_path / "m.safetensors", lazy)
+    assert same(dict(lazy.state_dict()), dict(saved.state_dict()))
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_checkpoint_of_torch_is_told_as_one(is_new: bool, tmp_path: Path):
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "m.pt", _use_new_zipfile_serialization=is_new)
+    with pytest.raises(ValueError, match=r"m\.pt .* looks like a checkpoint of torch; use torch\.load"):
+        regrow.load(tmp_path / "m.pt", nn.Linear(2, 2))

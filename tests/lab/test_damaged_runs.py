@@ -107,3 +107,26 @@ def test_a_damaged_run_does_not_hide_the_results_of_others(name: str, content: s
         assert str(bad.id) in told.stderr, command
     table = CliRunner().invoke(app, ["sweep", str(experiment), "--runs", str(runs)]).stdout
     assert "Static" in table
+
+
+def test_a_flipped_bit_of_the_final_network_is_found(run_small: Callable[..., Path], tmp_path: Path):
+    folder = RunFolder(run_small())
+    path = folder.file("final_weights.safetensors")
+    content = path.read_bytes()
+    for bit in random.Random(0).sample(range(8 * len(content)), 100):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(BadRun, match=r"final_weights\.safetensors is damaged"):
+            folder.read_tensors("final_weights")
+    code, said = regrow(f"export {folder.path} {tmp_path / 'out.pt'}")
+    assert (code, "final_weights.safetensors is damaged" in said) == (1, True)
+
+
+def test_networks_of_runs_from_before_there_were_checksums_are_read(run_small: Callable[..., Path]):
+    folder = RunFolder(run_small())
+    expected = load_file(folder.file("final_weights.safetensors"))
+    save_file(expected, folder.file("final_weights.safetensors"))
+    found = folder.read_tensors("final_weights")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())

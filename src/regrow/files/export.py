@@ -1,5 +1,6 @@
 """Files for other programs: what `regrow.save` wrote as plain safetensors, as a state_dict, or as CSR matrices."""
 
+import io
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -99,7 +100,14 @@ def _write_dense(out: Path, content: Content) -> None:
 
 
 def _write_state_dict(out: Path, content: Content) -> None:
-    write_atomically(out, lambda file: torch.save(content.state, file))
+    _pickle(out, content.state)
+
+
+def _pickle(out: Path, stored: Mapping[str, object]) -> None:
+    """By way of memory: torch would not tell that a disk is full."""
+    payload = io.BytesIO()
+    torch.save(stored, payload)
+    write_atomically(out, lambda file: file.write(payload.getbuffer()))
 
 
 def _write_csr(out: Path, content: Content) -> None:
@@ -116,7 +124,7 @@ def _write_csr(out: Path, content: Content) -> None:
         stored[name] = matrices.get(first, tensor)
         if first in matrices:
             stored[f"shape:{name}"] = list(tensor.shape)
-    write_atomically(out, lambda file: torch.save(stored, file))
+    _pickle(out, stored)
 
 
 def _write_sparse(out: Path, content: Content) -> None:

@@ -4,8 +4,8 @@ One safetensors file, which any reader of that format can open. It has few entri
 other: `values:DTYPE` the active values of all sparse tensors of a dtype (perhaps stored with fewer bits), `masks` their
 bits (8 positions to a byte, the first one in the lowest bit, in the order of the tensor's own indices, each tensor from
 a byte of its own), `dense:DTYPE` all others. Which these are, in which order, the metadata says as in `file_index`; it
-also says what made the file. Nothing is ever unpickled, and all that a file claims is checked against its size before
-memory is taken for it.
+also says what made the file, and has a checksum (format 2 had none). Nothing is ever unpickled, and all that a file
+claims is checked against its size before memory is taken for it.
 """
 
 import os
@@ -20,12 +20,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from regrow.files.atomic import write_atomically
+from regrow.files.atomic import read_steadily, write_atomically
+from regrow.files.checksum import check_metadata, check_tensors, is_sealed, sealed
 from regrow.files.index import DENSE, FLOATS, MASKS, VALUES, Index, Piece, by_module, decode, encode
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in FLOATS}
-_FORMAT = "2"
+_FORMAT = "3"
+_FORMAT_BEFORE = "2"  # without a checksum
 _STORED_FLOATS = ("F16", "BF16", "F32", "F64")
+_PICKLED = (b"PK", b"\x80\x02")  # as torch.save begins a file, now and before 1.6
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(1, dtype=np.uint8)
 
 
@@ -87,10 +90,15 @@ def write(
         rows.setdefault(piece.entry, []).append(row)
     index = Index(pieces, dict(aliases), {"torch": torch.__version__, **made_by})
     stored = {entry: torch.cat(own) for entry, own in rows.items()}
+    metadata = sealed({"regrow": _FORMAT, **encode(index)}, stored)
     try:
-        payload = to_bytes(stored, {"regrow": _FORMAT, **encode(index)})
+        payload = to_bytes(stored, metadata)
     except KeyError as error:
         raise TypeError(f"a safetensors file cannot hold tensors of {error}; convert them first") from error
+    try:
+        decode(metadata, len(payload))
+    except ValueError as error:
+        raise ValueError(f"the model cannot be saved, as nothing would read the file: {error}") from None
     write_atomically(Path(path), lambda file: file.write(payload))
 
 
@@ -117,20 +125,31 @@ def read_index(path: str | os.PathLike[str]) -> Index:
 
 def read_parts(path: str | os.PathLike[str]) -> Parts:
     """The tensors of a file without a dense form of the sparse ones; dense ones have memory of their own."""
+    return read_steadily(Path(path), lambda: _read_parts(path))  # safetensors opens a file once more for its tensors
+
+
+def _read_parts(path: str | os.PathLike[str]) -> Parts:
     with _open(path) as file:
         index = _check(file, path)
-        own = {entry: _cut(file.get_tensor(entry), sizes) for entry, sizes in index.layout().items()}
+        stored = {entry: file.get_tensor(entry) for entry in index.layout()}
+        metadata: dict[str, str] = file.metadata()
+    if is_sealed(metadata):
+        try:
+            check_tensors(metadata, stored)
+        except ValueError as error:
+            raise bad(path, error) from None
+    own = {entry: _cut(stored[entry], sizes) for entry, sizes in index.layout().items()}
     for name, bits in own.get(MASKS, {}).items():
         if not _counts(bits.numpy(), index.pieces[name]):
             raise bad(path, f"the mask of {name} does not count {index.pieces[name].active} values")
     dense: dict[str, Tensor] = {}
     sparse: dict[str, SparseTensor] = {}
     for name, piece in index.pieces.items():
-        stored = own[piece.entry][name]
+        part = own[piece.entry][name]
         if piece.active is None:
-            dense[name] = stored.view(piece.shape).clone()
+            dense[name] = part.view(piece.shape).clone()
         else:
-            values = stored.to(DTYPES[piece.entry.removeprefix(VALUES)])
+            values = part.to(DTYPES[piece.entry.removeprefix(VALUES)])
             sparse[name] = SparseTensor(piece.shape, values, own[MASKS][name])
     return Parts(dense, sparse, index)
 
@@ -144,11 +163,13 @@ def bad(path: str | os.PathLike[str], why: object) -> ValueError:
 
 
 def _open(path: str | os.PathLike[str]) -> Any:
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no file {os.fspath(path)}")
     try:
         return safe_open(path, framework="pt")
     except SafetensorError as error:
+        with Path(path).open("rb") as raw:
+            is_pickled = raw.read(2) in _PICKLED
+        if is_pickled:
+            raise bad(path, "it looks like a checkpoint of torch; use torch.load(path, weights_only=True)") from None
         raise ValueError(f"{os.fspath(path)} is damaged or no safetensors file: {error}") from None
 
 
@@ -158,10 +179,13 @@ def _check(file: Any, path: str | os.PathLike[str]) -> Index:
     found = metadata.get("regrow")
     if found is None:
         raise bad(path, "it was not written by regrow.save")
-    if found != _FORMAT:
-        raise bad(path, f"its format is {found}, not {_FORMAT}; save the model again with this version of regrow")
+    if found not in (_FORMAT, _FORMAT_BEFORE):
+        both = f"this version of regrow reads {_FORMAT_BEFORE} and {_FORMAT}"
+        raise bad(path, f"its format is {found[:20]} and {both}; save the model again with this one, or update it")
     try:
-        index = decode(metadata)
+        if found == _FORMAT or is_sealed(metadata):
+            check_metadata(metadata)
+        index = decode(metadata, Path(path).stat().st_size)
     except ValueError as error:
         raise bad(path, error) from None
     entries = {entry: file.get_slice(entry) for entry in file.keys()}  # noqa: SIM118

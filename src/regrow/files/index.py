@@ -15,7 +15,7 @@ this is JSON in the metadata of the file:
 kinds [{"weight":"values:float32","bias":"dense:float32"}]
 modules {"fc.":[0,[[10,4],6],[10]],"out.":[0,[[2,10],3],[2]]}
 
-Reading checks it against itself; that it is true of the file is checked in `file_format`.
+Reading checks it against itself; that it is true of the file is checked in `format`.
 """
 
 import json
@@ -29,10 +29,14 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 _VALUES_OF = {VALUES + dtype for dtype in FLOATS}
 _MADE_BY = ("method", "step", "torch")
 _LARGEST = 2**63 - 1
-_MOST_LETTERS = 100_000_000  # of all names written out: as much as safetensors takes for a header
+# A file may tell of a few tensors, with some brackets and quotes, and of one more for each so many bytes.
+_FEW_TENSORS, _FEW_SIGNS = 10_000, 100_000
+_BYTES_PER_TENSOR, _BYTES_PER_SIGN = 32, 8
+_LONG_NAME = 200
+_TOO_MANY = "it tells of more tensors than a file of its length can have"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A tensor's part of an entry; `active` counts the values of a sparse one, which has a part of the masks too."""
 
@@ -97,9 +101,17 @@ def encode(index: Index) -> dict[str, str]:
     return {key: json.dumps(content, separators=(",", ":")) for key, content in told.items()} | index.made_by
 
 
-def decode(metadata: Mapping[str, str]) -> Index:
-    """The index that metadata tells; a ValueError where it makes no sense."""
-    pieces = _read_pieces(_read_json(metadata, "kinds", list), _read_json(metadata, "modules", dict))
+def decode(metadata: Mapping[str, str], num_bytes: int) -> Index:
+    """The index that metadata tells in a file of some length; a ValueError where it makes no sense.
+
+    Empty tensors take no room in a file, but much in memory: a file that is little but names is refused, and that
+    before its JSON is read.
+    """
+    told = [metadata.get(key, "") for key in ("kinds", "modules", "aliases")]
+    if sum(text.count(sign) for text in told for sign in '[{"') > _FEW_SIGNS + num_bytes // _BYTES_PER_SIGN:
+        raise ValueError(_TOO_MANY)
+    most = _FEW_TENSORS + num_bytes // _BYTES_PER_TENSOR
+    pieces = _read_pieces(_read_json(metadata, "kinds", list), _read_json(metadata, "modules", dict), most)
     aliases = _read_json(metadata, "aliases", dict)
     for name, first in aliases.items():
         if name in pieces or not isinstance(first, str) or first not in pieces:
@@ -107,7 +119,7 @@ def decode(metadata: Mapping[str, str]) -> Index:
     return Index(pieces, aliases, {key: metadata[key] for key in _MADE_BY if key in metadata})
 
 
-def _read_pieces(kinds: list[Any], modules: dict[str, Any]) -> dict[str, Piece]:
+def _read_pieces(kinds: list[Any], modules: dict[str, Any], most: int) -> dict[str, Piece]:
     if not all(isinstance(kind, dict) and all(map(_is_entry, kind.values())) for kind in kinds):
         raise ValueError("it has tensors in entries that are none")
     pieces: dict[str, Piece] = {}
@@ -117,8 +129,10 @@ def _read_pieces(kinds: list[Any], modules: dict[str, Any]) -> dict[str, Piece]:
         if kind is None or len(row) != 1 + len(kind):
             raise ValueError(f"the module {prefix!r} is like no kind that it tells")
         num_letters += len(prefix) * len(kind) + sum(map(len, kind))
-        if num_letters > _MOST_LETTERS:
+        if num_letters > _LONG_NAME * most:
             raise ValueError("its names are too long")
+        if len(pieces) + len(kind) > most:
+            raise ValueError(_TOO_MANY)
         for (leaf, entry), cell in zip(kind.items(), row[1:], strict=True):
             if prefix + leaf in pieces:
                 raise ValueError(f"it has {prefix + leaf} twice")

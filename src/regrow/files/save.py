@@ -8,8 +8,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from regrow.core.names import clean, unwrap
+from regrow.files.atomic import read_steadily
 from regrow.files.format import DTYPES, SparseTensor, bad, pick, read, read_index, read_parts, write
 from regrow.files.packed import Part, fill, keys_of_vectors, positions_in, values_and_bits
 from regrow.sparsifier.sparsifier import Sparsifier
@@ -85,8 +87,8 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> dict[str, Tensor]:
     if any(steps.rewirable for steps in steps_of(list(model.parameters()))):
         raise ValueError("the model is attached to a sparsifier; load first, then attach(..., start=masks)")
     content = read(path)
-    own_names = {clean(name): name for name in model.state_dict()}
-    model.load_state_dict({own_names.get(name, name): tensor for name, tensor in content.state.items()})
+    own_names = _own_names(path, model.state_dict(), content.state)
+    model.load_state_dict({own_names[name]: tensor for name, tensor in content.state.items()})
     return content.masks
 
 
@@ -101,18 +103,30 @@ def _load_packed(path: str | os.PathLike[str], model: nn.Module) -> None:
             state[name] = state[first]
     strange = set(parts) - set(packed_slots(model))
     others: dict[str, Tensor | Part] = {**state, **{name: parts.pop(name) for name in strange}}
-    own_names = {clean(name): name for name in model.state_dict().keys() - keys_of_vectors(model)}
-    if missing := own_names.keys() - others.keys():
-        raise bad(path, f"it has no {min(missing)}")
-    shapes = {name: tuple(model.state_dict()[own].shape) for name, own in own_names.items()}
-    for name, other in others.items():
-        if name not in shapes:
-            raise bad(path, f"the model has no {name} of its own")
-        if tuple(other.shape) != shapes[name]:
-            raise bad(path, f"{name} has shape {tuple(other.shape)}, in the model {shapes[name]}")
+    vectors = keys_of_vectors(model)
+    own_names = _own_names(path, {k: own for k, own in model.state_dict().items() if k not in vectors}, others)
     state = {own_names[name]: other.dense() if isinstance(other, Part) else other for name, other in others.items()}
     fill(model, parts)
     model.load_state_dict(state, strict=False)
+
+
+def _own_names(
+    path: str | os.PathLike[str], own: Mapping[str, Tensor], given: Mapping[str, Tensor | Part]
+) -> dict[str, str]:
+    """What a model calls that which a file has; refused, before anything is filled, if they are not alike."""
+    names = {clean(key): key for key in own}
+    wrong = [f"it has no {name}, which the model has" for name in names if name not in given]
+    wrong += [f"the model has no {name} of its own" for name in given if name not in names]
+    shapes = {name: tuple(own[key].shape) for name, key in names.items() if not is_lazy(own[key])}
+    wrong += [
+        f"{name} has shape {tuple(given[name].shape)}, in the model {shape}"
+        for name, shape in shapes.items()
+        if name in given and tuple(given[name].shape) != shape
+    ]
+    if wrong:
+        others = f", and {len(wrong) - 3} more like that" if len(wrong) > 3 else ""
+        raise bad(path, f"{'; '.join(wrong[:3])}{others}; build the model that was saved, or see regrow.load_tensors")
+    return names
 
 
 def load_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -122,6 +136,10 @@ def load_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 def describe(path: str | os.PathLike[str]) -> Description:
     """What is in a file, without reading the weights themselves."""
+    return read_steadily(Path(path), lambda: _describe(path))
+
+
+def _describe(path: str | os.PathLike[str]) -> Description:
     index = read_index(path)
     layers = [
         LayerInfo(name, piece.shape, piece.active, 1 - piece.active / max(piece.num_positions, 1))

@@ -24,6 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from regrow.files.atomic import remove_leftovers, write_atomically, write_text
+from regrow.files.checksum import check_metadata, check_tensors, sealed
 from regrow.lab.config import Config, read_config
 from regrow.lab.paper import Settings
 
@@ -148,7 +149,8 @@ class RunFolder:
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         from safetensors.torch import save
 
-        payload = save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()})
+        stored = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        payload = save(stored, sealed({}, stored))
         write_atomically(self.file(f"{name}.safetensors"), lambda file: file.write(payload))
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
@@ -157,10 +159,16 @@ class RunFolder:
 
         path = self.file(f"{name}.safetensors")
         try:
-            return load(path.read_bytes())
+            content = path.read_bytes()
+            tensors = load(content)
+            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+            if metadata := header.get("__metadata__"):  # the first versions wrote none
+                check_metadata(metadata)
+                check_tensors(metadata, tensors)
+            return tensors
         except FileNotFoundError:
             raise BadRun(f"{self.path} has no {path.name}; is the run finished?") from None
-        except SafetensorError as error:
+        except (SafetensorError, ValueError) as error:
             raise BadRun(f"{path} is damaged ({error})") from None
 
 
