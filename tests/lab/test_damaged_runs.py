@@ -1,11 +1,13 @@
 """Folders of runs that something happened to: named, never overwritten, and no trouble for others."""
 
+import random
 import resource
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from small_runs import small, stop_after
 from typer.testing import CliRunner
 
@@ -119,8 +121,8 @@ def test_a_flipped_bit_of_the_final_network_is_found(run_small: Callable[..., Pa
         path.write_bytes(damaged)
         with pytest.raises(BadRun, match=r"final_weights\.safetensors is damaged"):
             folder.read_tensors("final_weights")
-    code, said = regrow(f"export {folder.path} {tmp_path / 'out.pt'}")
-    assert (code, "final_weights.safetensors is damaged" in said) == (1, True)
+    told = CliRunner().invoke(app, ["export", str(folder.path), str(tmp_path / "out.pt")])
+    assert (told.exit_code, "final_weights.safetensors is damaged" in told.stderr) == (1, True)
 
 
 def test_networks_of_runs_from_before_there_were_checksums_are_read(run_small: Callable[..., Path]):
@@ -130,3 +132,54 @@ def test_networks_of_runs_from_before_there_were_checksums_are_read(run_small: C
     found = folder.read_tensors("final_weights")
     assert found.keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
+NESTED = {
+    "json": lambda depth: '{"format": 1, "config": ' + '{"a": ' * depth + "1" + "}" * depth + "}",
+    "list": lambda depth: '{"format": 1, "config": {"method": ' + "[" * depth + "]" * depth + "}}",
+}
+
+
+@pytest.mark.parametrize("depth", [40, 250, 700, 100_000])
+@pytest.mark.parametrize("kind", NESTED)
+@pytest.mark.parametrize("name", ["config.json", "summary.json"])
+def test_a_deeply_nested_file_is_named_by_every_command(kind: str, depth: int, name: str, trained_two: list[Path]):
+    good, bad = trained_two
+    kept = (bad / name).read_text()
+    (bad / name).write_text(NESTED[kind](depth))
+    try:
+        runs, problems = find_runs([good.parent])
+        assert [run.config.id for run in runs] == [good.name]
+        assert [str(bad / name) in problem for problem in problems] == [True]
+        commands = [["show", str(bad)], ["export", str(bad), str(bad.parent / "out.pt")]]
+        for command in commands if name == "config.json" else commands[:1]:
+            told = CliRunner().invoke(app, command)
+            assert told.exit_code == 1
+            assert isinstance(told.exception, SystemExit)
+            assert str(bad / name) in told.stderr
+        if name == "config.json":
+            with pytest.raises(BadRun, match="config.json"):
+                train(small(seed=1), bad.parent, Options(threads=1))
+    finally:
+        (bad / name).write_text(kept)
+
+
+def test_a_report_leaves_out_what_is_nested_too_deeply(trained_two: list[Path], tmp_path: Path):
+    good, bad = trained_two
+    kept = (bad / "summary.json").read_text()
+    (bad / "summary.json").write_text("[" * 100_000)
+    (bad / "overhead.json").write_text("[" * 100_000)
+    told = CliRunner().invoke(app, ["report", str(good.parent), "--out", str(tmp_path)])
+    (bad / "summary.json").write_text(kept)
+    (bad / "overhead.json").unlink()
+    assert told.exit_code == 0
+    assert str(bad / "summary.json") in told.stderr
+    assert str(bad / "overhead.json") in told.stderr
+
+
+@pytest.fixture(scope="module")
+def trained_two(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("runs")
+    for seed in (0, 1):
+        train(small(seed=seed), root, Options(threads=1))
+    return [root / small(seed=seed).id for seed in (0, 1)]

@@ -15,6 +15,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _ALL = (1 << 64) - 1
+NUM_SEEDS = 1 << 64
 
 
 def key(*numbers: int) -> int:

@@ -14,12 +14,23 @@ from regrow.lab.runs import BadRun, RunFolder
 
 @dataclass
 class Outcome:
-    """What became of the runs of a sweep, by id; `failed` says why."""
+    """What became of the runs of a sweep, by id; `failed` says why.
+
+    `elsewhere`: another process is training them, or the runs that they start from.
+    """
 
     done: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """How the whole of it ended, the worst of all."""
+        if self.failed:
+            return "failed"
+        return "stopped" if self.stopped else "elsewhere" if self.elsewhere else "done"
 
 
 def with_parents(configs: Sequence[Config]) -> list[Config]:
@@ -38,7 +49,7 @@ class Backlog:
     def __init__(self, configs: Sequence[Config], root: Path, board: Board) -> None:
         self.outcome = Outcome()
         self._root, self._board = root, board
-        runs = {config.id: config for config in with_parents(configs)}
+        self._runs = runs = {config.id: config for config in with_parents(configs)}
         self.outcome.skipped += [run for run, config in runs.items() if self._folder(run).has_finished(config)]
         left = {run: config for run, config in runs.items() if run not in self.outcome.skipped}
         self._trunks = self._find_trunks(left)
@@ -73,15 +84,21 @@ class Backlog:
             self.outcome.done.append(run)
         elif ending.kind == "stopped":
             self.outcome.stopped += [run, *dropped]
+        elif ending.kind == "elsewhere":
+            self.outcome.elsewhere += [run, *dropped]
         else:
             self.outcome.failed[run] = ending.sentence
             self.outcome.failed |= dict.fromkeys(dropped, f"not started, because {run} failed")
         self._board.end(run, str(ending))
 
     def close(self) -> Outcome:
-        """What is still waiting was not begun."""
-        self.outcome.stopped += self._waiting
-        return self.outcome
+        """What is still waiting was not begun; what others trained may be finished by now."""
+        outcome = self.outcome
+        outcome.stopped += self._waiting
+        finished = [run for run in outcome.elsewhere if self._folder(run).has_finished(self._runs[run])]
+        outcome.skipped += finished
+        outcome.elsewhere = [run for run in outcome.elsewhere if run not in finished]
+        return outcome
 
     def _is_ready(self, run: str) -> bool:
         """Whether neither the run it starts from nor its beginning is still to be trained by this sweep."""

@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from regrow.core.names import suggest
+from regrow.core.random import NUM_SEEDS
 from regrow.lab import models
 from regrow.lab.data import check_name as check_data
 from regrow.lab.schedule import TIMES, check_schedule, is_schedule
@@ -56,11 +57,15 @@ def check_plain_values(whole: Mapping[str, Any]) -> None:
         value, least = whole.get(name, 0), {"seed": 0, "batch_size": 2}.get(name, 1)  # norms need two images
         if not is_whole(value) or value < least:
             raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
+    if whole.get("seed", 0) >= NUM_SEEDS:
+        raise ValueError(
+            f"seed must be less than 2**64, got {whole['seed']!r}; larger ones would be smaller ones again"
+        )
     for name in ("stretch", "written_for"):
         check_positive(name, whole.get(name, 1.0))
     width = whole.get("width", 1.0)
-    if width != "thin" and not (is_number(width) and width > 0):
-        raise ValueError(f'width must be a positive number or "thin", got {width!r}')
+    if width != "thin" and not (is_number(width) and 0 < width <= 100):
+        raise ValueError(f'width must be a positive number up to 100, or "thin", got {width!r}')
     for name in TIMES:
         value = whole["method"].get(name)
         if value is not None and not (is_number(value) and 0 <= value <= whole["written_for"]):

@@ -71,6 +71,7 @@ def train(
     Example: `regrow train --method DSR --sparsity 0.99 --epochs 20 method.prune=300`
     """
     from regrow.lab.config import make_config
+    from regrow.lab.endings import EXIT_CODES
     from regrow.lab.experiment import nest, parse_override
     from regrow.lab.paper import merge
     from regrow.lab.progress import Board
@@ -86,7 +87,7 @@ def train(
     with Board(err) as board:
         ending = train_here(config, runs, make_options(device, threads, compile_, save_every), board)
     if ending.kind != "done":
-        raise typer.Exit(130 if ending.kind == "stopped" else 1)
+        raise typer.Exit(EXIT_CODES[ending.kind])
     out.print(str(runs / config.id), soft_wrap=True, markup=False)
 
 
@@ -116,6 +117,9 @@ def sweep(
 
     A value given here replaces the one in the file, in grids too; a list replaces a grid's list.
 
+    The exit code is 0 when all runs are finished, 1 when one failed, 75 when another process is training some, 130 when
+    it was stopped.
+
     Example: `regrow sweep experiments/lenet_mnist.toml --epochs 20 --jobs 2 seed=0 "sparsity=[0.99, 0.9]"`
     """
     from regrow.lab.backlog import with_parents
@@ -144,6 +148,7 @@ def sweep(
 
 def _tell(configs: "list[Config]", root: Path, outcome: "Outcome") -> None:
     """The table of what is finished, then what is not."""
+    from regrow.lab.endings import EXIT_CODES
     from regrow.lab.report.results import collect
     from regrow.lab.report.tables import results_table
     from regrow.lab.runs import RunFolder, read_runs
@@ -159,8 +164,14 @@ def _tell(configs: "list[Config]", root: Path, outcome: "Outcome") -> None:
         err.print(f"[red]failed[/red] {run}: {escape(why)}", soft_wrap=True)
     if outcome.stopped:
         err.print(f"{len(outcome.stopped)} runs stopped or not begun; the same command goes on with them")
-    if outcome.failed or outcome.stopped:
-        raise typer.Exit(1 if outcome.failed else 130)
+    if outcome.elsewhere:
+        err.print(
+            f"{len(outcome.elsewhere)} runs, or what they start from, are in training by another process; the same "
+            "command goes on when that has ended",
+            soft_wrap=True,
+        )
+    if outcome.kind != "done":
+        raise typer.Exit(EXIT_CODES[outcome.kind])
 
 
 @app.command()

@@ -24,7 +24,9 @@ Overrides = Annotated[
 Runs = Annotated[Path, typer.Option(help="The folder that holds the folders of all runs.")]
 Epochs = Annotated[int | None, typer.Option(help="Nominal length; schedules stretch or shrink with it.")]
 Device = Annotated[str, typer.Option(help="`cpu`, `cuda`, or `auto`: a GPU where there is one.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads per run on a CPU; torch's own choice by default.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Threads per run on a CPU; torch's own choice by default.")
+]
 SaveEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
 Compile = Annotated[
     bool | None, typer.Option("--compile/--no-compile", help="torch.compile the network; by default on a GPU.")
@@ -44,6 +46,8 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except EXPECTED as error:
             _fail(str(error))
+        except RecursionError:
+            _fail("these settings are nested too deeply; no setting is more than a table in a table")
 
     return run
 

@@ -5,19 +5,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regrow.lab.data import FetchError
-from regrow.lab.runs import BadRun, RunFolder
+from regrow.lab.runs import BadRun, InUse, RunFolder
 from regrow.lab.train import Stopped
 from regrow.lab.training import NotFinite
 
 EXPECTED = (Stopped, ValueError, TypeError, NotFinite, FetchError, OSError)
 """What a user asked for or can do something about: shown as a sentence, not as a traceback."""
 
+EXIT_CODES = {"done": 0, "failed": 1, "elsewhere": 75, "stopped": 130}
+"""0 says that all is finished; 75, as in sysexits.h, that nothing went wrong and it will be so later."""
+
 
 @dataclass(frozen=True)
 class Ending:
     """What became of a run that was to be trained."""
 
-    kind: Literal["done", "stopped", "failed"]
+    kind: Literal["done", "stopped", "failed", "elsewhere"]
     sentence: str
 
     def __str__(self) -> str:
@@ -34,6 +37,8 @@ def how_it_ends(act: Callable[[], object], folder: RunFolder) -> Ending:
 
 
 def ended_by(error: Exception) -> Ending:
+    if isinstance(error, InUse):
+        return Ending("elsewhere", str(error))
     return Ending("stopped" if isinstance(error, Stopped) else "failed", str(error))
 
 

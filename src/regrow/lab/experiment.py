@@ -13,14 +13,18 @@ lists of values; every combination is a run.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from regrow.lab.config import Config, make_config, spell_out
 from regrow.lab.paper import Settings, merge
 
+MOST_RUNS = 10_000
+_TOO_DEEP = "is nested too deeply; no setting is more than a table in a table"
 _SHORT = {"sparsity": "method.sparsity", "method": "method.name"}
 _ALIASES = {**_SHORT, **{f"start.run.{short}": f"start.run.{key}" for short, key in _SHORT.items()}}
 
@@ -33,7 +37,13 @@ def read_experiment(path: Path, overrides: Sequence[str] = ()) -> list[Config]:
         raise ValueError(f"there is no experiment {path}; write one, or see those under experiments/") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
-    return expand(content, [parse_override(text) for text in overrides])
+    except RecursionError:
+        raise ValueError(f"{path} {_TOO_DEEP}") from None
+    pairs = [parse_override(text) for text in overrides]
+    try:
+        return expand(content, pairs)
+    except RecursionError:
+        raise ValueError(f"{path} {_TOO_DEEP}") from None
 
 
 def expand(content: Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = ()) -> list[Config]:
@@ -42,27 +52,33 @@ def expand(content: Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = ()
     tables = content.get("runs", [{}])
     if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
         raise ValueError("runs must be a list of tables, written as [[runs]]")
-    found = [_one_table(common, content.get("grid", {}), table, overrides) for table in tables]
+    grids = [_axes(content.get("grid", {}), table, overrides) for table in tables]
     lists = [key for key, value in overrides if isinstance(value, list)]
     for key in lists:
-        if not any(key in grid for grid, _ in found):
+        if not any(key in axes for axes in grids):
             raise ValueError(f"{key} is given a list, but no grid of this experiment varies it; give one value")
-    configs = [config for _, some in found for config in some]
-    if not configs:
+    num_runs = sum(prod(map(len, axes.values())) for axes in grids)
+    if num_runs > MOST_RUNS:
+        raise ValueError(f"this experiment has {num_runs:,} runs, and {MOST_RUNS:,} are the most; split its grids")
+    if not num_runs:
         raise ValueError("this experiment has no runs; is one of its grids an empty list?")
-    ids = [config.id for config in configs]
-    twice = next((id_ for id_ in ids if ids.count(id_) > 1), None)
-    if twice:
-        raise ValueError(f"this experiment names the run {twice} more than once; does a grid vary what has no effect?")
+    single = [(key, value) for key, value in overrides if not isinstance(value, list)]
+    configs = [
+        make_config(_with(settings, [*chosen, *single]))
+        for table, axes in zip(tables, grids, strict=True)
+        for settings in [merge(spell_out(common), spell_out(_without_grid(table)))]
+        for chosen in _combinations(axes)
+    ]
+    [(most_often, times)] = Counter(config.id for config in configs).most_common(1)
+    if times > 1:
+        raise ValueError(
+            f"this experiment names the run {most_often} more than once; does a grid vary what has no effect?"
+        )
     return configs
 
 
-def _one_table(
-    common: Mapping[str, Any], grid: Any, table: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]
-) -> tuple[dict[str, list[Any]], list[Config]]:
-    """A table's grid, and its runs."""
-    own = {key: value for key, value in table.items() if key != "grid"}
-    settings = merge(spell_out(common), spell_out(own))
+def _axes(grid: Any, table: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
+    """What a table varies, after what was said on top of it."""
     axes = {**_flatten(grid), **_flatten(table.get("grid", {}))}
     for key, values in axes.items():
         if not isinstance(values, list):
@@ -70,9 +86,15 @@ def _one_table(
     single = [(key, value) for key, value in overrides if not isinstance(value, list)]
     lists = {key: value for key, value in overrides if isinstance(value, list)}
     told = {name for key, value in single for name in (key, *_flatten(nest(key, value)))}
-    axes = {axis: lists.get(axis, values) for axis, values in axes.items() if axis not in told}
-    combinations = [list(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    return axes, [make_config(_with(settings, [*chosen, *single])) for chosen in combinations]
+    return {axis: lists.get(axis, values) for axis, values in axes.items() if axis not in told}
+
+
+def _combinations(axes: Mapping[str, list[Any]]) -> Iterator[list[tuple[str, Any]]]:
+    return (list(zip(axes, values, strict=True)) for values in product(*axes.values()))
+
+
+def _without_grid(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key != "grid"}
 
 
 def _with(settings: Settings, pairs: Any) -> Settings:

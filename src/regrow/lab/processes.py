@@ -84,7 +84,7 @@ class _Worker:
 def _work(settings: dict[str, Any], root: Path, options: Options, line: Connection) -> None:
     """What a worker does: train, and tell. A signal to a whole sweep reaches it twice: by itself and by its parent."""
     config = read_config(settings)
-    with stop_on_signals(signal.SIGTERM, second_counts=False) as should_stop:
+    with stop_on_signals(signal.SIGTERM, signal.SIGHUP, second_counts=False) as should_stop:
         parent_is_gone = False
 
         def tell(progress: Progress) -> None:

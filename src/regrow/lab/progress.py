@@ -1,5 +1,6 @@
 """Progress bars, one line for every run that is being trained."""
 
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console
@@ -32,7 +33,8 @@ class Board:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        with suppress(OSError):
+            self._bars.stop()
 
     def begin(self, run: str) -> None:
         """A run has started; until it says more, it is reading its data."""
@@ -49,4 +51,5 @@ class Board:
         """A run has ended: its line goes, and one sentence stays."""
         if run in self._tasks:
             self._bars.remove_task(self._tasks.pop(run))
-        self.console.print(f"{run}  {how}", soft_wrap=True, highlight=False, markup=False)
+        with suppress(OSError):  # a terminal that is gone keeps no run from being saved
+            self.console.print(f"{run}  {how}", soft_wrap=True, highlight=False, markup=False)

@@ -15,8 +15,9 @@ import csv
 import fcntl
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,10 @@ _ANEW = "remove the folder to train the run anew"
 
 class BadRun(ValueError):
     """A run folder that cannot be used, with the file that is to blame."""
+
+
+class InUse(BadRun):
+    """The folder of a run that another process is training."""
 
 
 @dataclass(frozen=True)
@@ -80,15 +85,30 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder against other processes; a lock whose holder died is free, and what it half wrote goes."""
+        """Hold the folder against other processes; a lock whose holder died is free, and what it half wrote goes.
+
+        A folder in which nothing came to be goes as well.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         with self.file("lock").open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_there = os.path.samestat(os.fstat(file.fileno()), self.file("lock").stat())
             except OSError:
-                raise BadRun(f"another process is training in {self.path}; wait for it or stop it") from None
+                is_there = False
+            if not is_there:  # or its holder is just removing it
+                raise InUse(f"another process is training in {self.path}; wait for it or stop it")
             remove_leftovers(self.path)
-            yield
+            try:
+                yield
+            finally:
+                self._remove_if_empty()
+
+    def _remove_if_empty(self) -> None:
+        with suppress(OSError):
+            if [path.name for path in self.path.iterdir()] == ["lock"]:
+                self.file("lock").unlink()
+                self.path.rmdir()
 
     def config(self) -> Config:
         saved = self.read_json("config.json")
@@ -96,7 +116,7 @@ class RunFolder:
             if not isinstance(saved["config"], dict):
                 raise TypeError("its settings are no table")
             return read_config(saved["config"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise BadRun(f"{self.file('config.json')} cannot be used: {error}") from None
 
     def summary(self) -> Settings | None:
@@ -115,7 +135,7 @@ class RunFolder:
             content = json.loads(path.read_text())
         except FileNotFoundError:
             raise BadRun(f"{self.path} has no {name}; it is not the folder of a run") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadRun(f"{path} is damaged ({error}); move it away to go on without it") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             found = content.get("format") if isinstance(content, dict) else None

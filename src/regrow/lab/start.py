@@ -1,7 +1,9 @@
 """Where a run begins: fresh or another run's weights, and which of them are allowed (lottery tickets)."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
@@ -68,9 +70,28 @@ def build_model(config: Config, images: Images) -> nn.Module:
     options = models.options_for(config.model, images.image_shape, images.num_classes)
     is_thin = config.width == "thin"
     width = thin_width(config.model, config.sparsity, **options) if is_thin else float(config.width)
+    _check_room(config, width, options)
     model = models.build(config.model, width=width, **options)
     models.initialize(model, torch.Generator().manual_seed(key(config.seed, _generation(config), _WEIGHTS)))
     return model
+
+
+def _check_room(config: Config, width: float, options: dict[str, int]) -> None:
+    """Refuse a network that no memory of this machine could hold."""
+    if width <= 1 and config.model in models.NAMES:
+        return
+    try:
+        with torch.device("meta"):  # shapes only
+            model = models.build(config.model, width=width, **options)
+        needed = sum(parameter.nbytes for parameter in model.parameters()) / 2**30
+    except RuntimeError:  # too large to be counted
+        needed = inf
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    if needed > there:
+        raise ValueError(
+            f"the weights of {config.model} with width {width:g} would take {needed:,.0f} GiB, and this machine has "
+            f"{there:,.0f}; choose a smaller network"
+        )
 
 
 def _generation(config: Config) -> int:

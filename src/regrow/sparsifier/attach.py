@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regrow.core.densities import starting_counts
+from regrow.core.random import NUM_SEEDS
 from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.methods.method import NEEDS, Method
@@ -141,6 +142,8 @@ def _check_arguments(model: object, optimizer: object, method: object, start: ob
         raise ValueError(f'start must be "random", "magnitude" or masks {{name: bool tensor}}, got {start!r}')
     if not isinstance(seed, int):
         raise TypeError(f"seed must be a whole number, got {seed!r}")
+    if not 0 <= seed < NUM_SEEDS:
+        raise ValueError(f"seed must be in [0, 2**64), got {seed}; any other would be the same as one of these")
     if torch.is_inference_mode_enabled():
         raise ValueError("nothing that is made under torch.inference_mode can be trained; attach outside of it")
 

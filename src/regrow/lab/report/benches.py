@@ -31,7 +31,7 @@ def read_benches(paths: Sequence[Path]) -> tuple[list[Bench], list[str]]:
     for file in sorted(file for path in paths for file in path.rglob("*.json") if file.name.startswith("overhead")):
         try:
             benches.append(_overhead(json.loads(file.read_text())))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             problems.append(f"{file} is not what `regrow bench overhead --out` writes ({error!r}); measure again")
     return benches, problems
 
