@@ -1,5 +1,7 @@
 """What the first versions wrote loads for ever: checkpoints train on as they would have, files give the same models."""
 
+import copy
+
 import pytest
 import torch
 
@@ -98,3 +100,42 @@ def test_a_file_of_shared_values_fills_a_model_that_shares_them_alike():
     training = Training(CASES["hashed"], seed=5)
     regrow.load(FOLDER / "file_hashed.safetensors", training.model)
     assert same(training.outcome()["model"], read("file_hashed")["model"])
+
+
+def less_by_one(state):
+    mask = next(iter(state["masks"].values()))
+    mask.view(-1)[mask.view(-1).nonzero()[0]] = False
+
+
+DAMAGE = {
+    "a mask that lost a weight": less_by_one,
+    "a budget that grew": lambda state: state.update(budget=state["budget"] + 1),
+    "a history of numbers": lambda state: state.update(history=[1, 2]),
+    "a history that says less": lambda state: state["history"][0].pop("grown"),
+    "a memory without its threshold": lambda state: state.update(memory={}),
+    "a goal of another kind": lambda state: state.update(goal=3),
+    "companions of another kind": lambda state: state.update(companions=[1]),
+    "companions of tensors that are none": lambda state: state.update(companions={"mean gradient": 4}),
+}
+
+
+def by_loading(training, state):
+    training.sparse.load_state_dict(state)
+
+
+def by_attaching(training, state):
+    training.sparse.detach()
+    regrow.attach(training.model, training.optimizer, training.case.method, resume=state)
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.parametrize("take", [by_loading, by_attaching])
+def test_a_damaged_state_is_refused_and_nothing_is_taken(what, take):
+    training, state = Training(CASES["dsr"], seed=6), read("dsr")["sparse"]
+    before = copy.deepcopy((dict(training.model.state_dict()), training.sparse.masks()))
+    DAMAGE[what](state)
+    with pytest.raises(ValueError, match=r"the state|the mask"):
+        take(training, state)
+    assert same(dict(training.model.state_dict()), before[0])
+    assert same(training.sparse.masks(), before[1])
+    assert training.sparse.num_steps == 0

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import regrow
+from regrow.testing import check_invariants
 from restored_runs import METHODS, Run, same
 
 ORDERS = list(permutations(["model", "optimizer", "sparse"]))
@@ -143,3 +144,66 @@ def test_what_regrow_loads_is_where_it_attaches(tmp_path):
     run = Run(1)
     masks = regrow.load(tmp_path / "model.safetensors", run.model)
     assert run.attach(DSR, start=masks).train(2).sparse.num_steps == 2
+
+
+# Optimizer state that begins anew
+
+
+class Constant(torch.optim.Optimizer):
+    """Divides by a sum that begins with a constant, made when it is first needed."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for own in group["params"]:
+                if own.grad is not None:
+                    total = self.state[own].setdefault("sum", torch.full_like(own, 0.1))
+                    own.addcdiv_(own.grad, total.addcmul_(own.grad, own.grad).sqrt().add_(1e-8), value=-group["lr"])
+
+
+def adagrad(parameters):
+    return torch.optim.Adagrad(parameters, lr=0.05, initial_accumulator_value=0.1)
+
+
+def clear(optimizer, first):
+    optimizer.state.clear()
+
+
+def clear_one(optimizer, first):
+    del optimizer.state[optimizer.param_groups[0]["params"][0]]
+
+
+def replace_one(optimizer, first):
+    state = optimizer.state[optimizer.param_groups[0]["params"][0]]
+    state["sum"] = torch.full_like(state["sum"], 0.1)
+
+
+def load_first(optimizer, first):
+    optimizer.load_state_dict(first)
+
+
+ANEW = [
+    (Constant, clear),
+    (Constant, clear_one),
+    (Constant, replace_one),
+    (Constant, load_first),
+    (adagrad, replace_one),
+    (adagrad, load_first),
+]
+
+
+@pytest.mark.parametrize(("make", "begin_anew"), ANEW)
+def test_optimizer_state_that_begins_anew_in_mid_training_is_cleared_where_nothing_is_active(make, begin_anew):
+    run = Run()
+    run.optimizer = make(run.model.parameters())
+    first = deepcopy(run.optimizer.state_dict())
+    if not first["state"]:
+        first = deepcopy(run.train(1).optimizer.state_dict())
+    run.attach(RIGL).train(3)
+    for _ in range(3):
+        begin_anew(run.optimizer, deepcopy(first))
+        run.train(1)
+        check_invariants(run.model, run.optimizer, run.sparse)

@@ -151,6 +151,12 @@ def without(key):
     return lambda state: {name: value for name, value in state.items() if name != key}
 
 
+def less_by_one(masks):
+    name, mask = next(iter(masks.items()))
+    mask.view(-1)[mask.view(-1).nonzero()[0]] = False
+    return masks | {name: mask}
+
+
 DAMAGE = {
     "no state": lambda state: {"weights": 3},
     "no mapping": lambda state: [state],
@@ -164,6 +170,9 @@ DAMAGE = {
     "a short goal": change(goal=(3,)),
     "a goal beyond the layer": change(goal=(10_000, 3)),
     "another memory": change(memory={"H": 1.0}),
+    "a memory without its threshold": change(memory={}),
+    "a goal in words": change(goal="all"),
+    "a mask that lost a weight": lambda state: state | {"masks": less_by_one(state["masks"])},
     "a threshold that is not finite": change(memory={"threshold": float("nan")}),
     "a history of numbers": change(history=(1, 2)),
     "a history of other layers": change(history=({"step": 1, "pruned": {}, "grown": {}, "threshold": None},)),

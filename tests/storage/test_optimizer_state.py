@@ -1,10 +1,13 @@
 """Optimizers: which leave inactive weights alone, and why others are refused."""
 
+import copy
+import weakref
+
 import pytest
 import torch
 from torch import nn, optim
 
-from regrow.storage.optimizer_state import check_leaves_zeros_alone, state_like
+from regrow.storage.optimizer_state import SeenState, check_leaves_zeros_alone, state_like
 
 
 def weight(dtype: torch.dtype = torch.float32) -> nn.Parameter:
@@ -263,3 +266,45 @@ def test_looking_for_state_creates_none():
     optimizer = optim.SGD([parameter], lr=0.1)
     state_like(optimizer, parameter)
     assert len(optimizer.state) == 0
+
+
+def stepped(kind, **options):
+    parameter = weight()
+    optimizer = kind([parameter], lr=0.1, **options)
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return parameter, optimizer
+
+
+@pytest.mark.parametrize(("kind", "options"), [(optim.SGD, {}), (optim.SGD, {"momentum": 0.9}), (optim.AdamW, {})])
+def test_state_is_the_same_over_steps(kind, options):
+    parameter, optimizer = stepped(kind, **options)
+    seen = SeenState(optimizer, [parameter])
+    for _ in range(3):
+        optimizer.step()
+    assert seen.is_current()
+
+
+ANEW = {
+    "cleared": lambda parameter, optimizer: optimizer.state.clear(),
+    "cleared and made again": lambda parameter, optimizer: (optimizer.state.clear(), optimizer.step()),
+    "loaded": lambda parameter, optimizer: optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict())),
+    "replaced": lambda parameter, optimizer: optimizer.state[parameter].update(exp_avg=torch.zeros_like(parameter)),
+    "more of it": lambda parameter, optimizer: optimizer.state[parameter].update(extra=torch.zeros_like(parameter)),
+}
+
+
+@pytest.mark.parametrize("what", ANEW)
+def test_other_state_is_noticed_by_what_it_is(what):
+    parameter, optimizer = stepped(optim.AdamW)
+    seen = SeenState(optimizer, [parameter])
+    ANEW[what](parameter, optimizer)
+    assert not seen.is_current()
+
+
+def test_state_that_was_seen_may_go():
+    parameter, optimizer = stepped(optim.AdamW)
+    seen, kept = SeenState(optimizer, [parameter]), weakref.ref(optimizer.state[parameter]["exp_avg"])
+    optimizer.state.clear()
+    assert kept() is None
+    assert not seen.is_current()

@@ -18,6 +18,7 @@ from regrow.methods.method import Method
 from regrow.sparsifier.history import MOST_RECORDS, Callbacks, Rewiring
 from regrow.sparsifier.hooks import Gradients, StepHooks
 from regrow.storage.base import Foresighted, Rewirable, Storage
+from regrow.storage.optimizer_state import SeenState
 
 _LIVE: "weakref.WeakSet[Steps]" = weakref.WeakSet()
 
@@ -38,7 +39,7 @@ class Steps:
         self._recent: deque[Rewiring] = deque(maxlen=MOST_RECORDS)
         self._last: Rewiring | None = None
         self._in_all = [[0] * len(storage.layers), [0] * len(storage.layers)]  # units pruned and grown, of each layer
-        self._num_states = -1
+        self._seen_state: SeenState | None = None
         self._are_weights_checked = False
         self._is_captured = False
         self._effects = method.effects()
@@ -89,9 +90,9 @@ class Steps:
     def finish(self, is_replayed: bool = False) -> None:
         """The optimizer has made a step."""
         step, record = self.number + 1, None
-        if len(self.optimizer.state) != self._num_states:  # new state may begin with a constant
+        if self._seen_state is None or not self._seen_state.is_current():  # new state may begin with a constant
             self.zero_inactive()
-            self._num_states = len(self.optimizer.state)
+            self._seen_state = SeenState(self.optimizer, self.storage.parameters)
         is_due = self.method.is_due(step)
         if self._effects or is_due:
             self._follow()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
@@ -17,6 +18,32 @@ def state_like(optimizer: Optimizer, parameter: Tensor) -> list[Tensor]:
     shape = parameter.shape
     state = optimizer.state.get(parameter, {})
     return [value for value in state.values() if isinstance(value, Tensor) and value.shape == shape]
+
+
+class SeenState:
+    """Which state of some parameters was seen last; weakly, as an optimizer may get another and drop it."""
+
+    def __init__(self, optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
+        self._optimizer = optimizer
+        self._num_states = len(optimizer.state)
+        self._seen = [(parameter, *_first_like(optimizer, parameter)) for parameter in parameters]
+
+    def is_current(self) -> bool:
+        """Whether it still is what the optimizer has."""
+        state = self._optimizer.state
+        return len(state) == self._num_states and all(
+            len(own := state.get(parameter, ())) == number and (ref is None or own.get(name) is ref())
+            for parameter, number, name, ref in self._seen
+        )
+
+
+def _first_like(optimizer: Optimizer, parameter: Tensor) -> tuple[int, str, ReferenceType[Tensor] | None]:
+    """How many things an optimizer remembers of a parameter, and one tensor with an entry per weight among them."""
+    own = optimizer.state.get(parameter, {})
+    for name, value in own.items():
+        if isinstance(value, Tensor) and value.shape == parameter.shape:
+            return len(own), name, ref(value)
+    return len(own), "", None
 
 
 _NUM_STEPS = 8  # RAdam divides by its eps, which is 0 in float16, in the sixth

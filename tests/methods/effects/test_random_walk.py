@@ -112,3 +112,13 @@ def test_a_temperature_that_falls_below_zero_is_named():
     train(model, optimizer)
     with pytest.raises(ValueError, match="at step 2; it must not fall below 0"):
         train(model, optimizer)
+
+
+def test_a_parameter_that_was_taken_out_of_the_optimizer_is_told():
+    model = two_layers()
+    optimizer = sgd(model)
+    regrow.attach(model, optimizer, DeepR(sparsity=0.5))
+    train(model, optimizer)
+    del optimizer.param_groups[0]["params"][0]
+    with pytest.raises(RuntimeError, match=r"the optimizer no longer holds a sparse parameter, of shape \(30, 20\)"):
+        train(model, optimizer)

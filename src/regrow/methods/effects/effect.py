@@ -107,4 +107,10 @@ def rewirable(weights: Weights) -> RewirableWeights:
 def rates_of(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[float]:
     """The learning rate of each parameter."""
     rate = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+    for parameter in parameters:
+        if id(parameter) not in rate:
+            raise RuntimeError(
+                f"the optimizer no longer holds a sparse parameter, of shape {tuple(parameter.shape)}; to leave it "
+                "alone call detach() and attach again"
+            )
     return [rate[id(parameter)] for parameter in parameters]
