@@ -140,7 +140,8 @@ def test_the_summary_names_method_layers_and_totals():
     text = regrow.attach(model, sgd(model), regrow.SET(sparsity=0.9)).summary()
     assert text.splitlines()[0] == "SET, step 0, budget 90"
     assert "0.weight  30x20      600      60    0.9000" in text
-    assert text.splitlines()[-1].split() == ["total", "900", "90", "0.9000"]
+    assert text.splitlines()[-2].split() == ["total", "900", "90", "0.9000"]
+    assert text.splitlines()[-1] == "left dense: 2 tensors, 40 weights (largest: 0.bias)"
 
 
 def test_detach_leaves_an_ordinary_model_and_optimizer():

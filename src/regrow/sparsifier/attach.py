@@ -15,6 +15,7 @@ from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.methods.method import NEEDS, Method
 from regrow.sparsifier.layers import Selection, choose_layers
+from regrow.sparsifier.left_dense import left_dense, warn_of_much
 from regrow.sparsifier.resume import start_of
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.sparsifier.state import checked
@@ -65,11 +66,14 @@ def attach(
     chosen, undivided = choose_layers(model, optimizer, layers, method.granularity, may_be_meta=kind.may_be_meta)
     if layers is None:
         chosen = list(kind.fit(model, chosen))
-    _check_not_attached(model, [parameter for _, parameter in chosen])
-    sparse_layers = [layer for layer, _ in chosen]
+    sparse_layers, parameters = [layer for layer, _ in chosen], [parameter for _, parameter in chosen]
+    _check_not_attached(model, parameters)
     if resume is not None:
         start, seed = start_of(resume, method, sparse_layers, kind.name)
     tally = _first_tally(method, sparse_layers, start)
+    left = left_dense(model, optimizer, parameters, undivided)
+    if layers is None:
+        warn_of_much(model, optimizer, left)
     method.effects(), method.first_memory()  # before anything is changed: other people's methods may raise here
     place, begin = kind.build(model, optimizer, chosen, Start(start, tally.active, seed))
     steps = Steps(method, place, optimizer, tally, seed)
@@ -80,7 +84,7 @@ def attach(
     except BaseException:
         steps.end()
         raise
-    return Sparsifier(steps, undivided)
+    return Sparsifier(steps, left)
 
 
 def _storage_for(method: Method, storage: str | StorageKind) -> StorageKind:
@@ -152,7 +156,10 @@ def _check_not_attached(model: nn.Module, parameters: list[nn.Parameter]) -> Non
     if steps_of(parameters):
         gc.collect()  # one whose optimizer is gone may only be waiting for collection
         if steps_of(parameters):
-            raise ValueError("these parameters are already attached; call detach() on the other sparsifier first")
+            raise ValueError(
+                "these parameters are already attached; call old.detach() on that sparsifier first, and attach with "
+                "start=old.masks() to keep its topology"
+            )
     hashed = {id(values) for values in shared_values(model)}
     if any(id(parameter) in hashed for parameter in parameters):
         raise ValueError("this model is hashed and its sparsifier is gone; build it anew, or detach before copying it")

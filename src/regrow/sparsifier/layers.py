@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from regrow.core.names import match, named_parameters, suggest, unwrap
 from regrow.core.units import Block, Granularity, Layer, cut, is_cuttable
+from regrow.sparsifier.shared_memory import check_memory
 
 Selection = None | str | Iterable[str] | Callable[[str, nn.Parameter], bool]
 _ATTENTION_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -27,16 +28,12 @@ def choose_layers(
     those that stay dense, because nobody named them and blocks do not divide them.
     """
     everything = dict(named_parameters(model))
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    held = held_by(optimizer)
     if not any(id(parameter) in held for parameter in everything.values()):
         raise ValueError(
             "the optimizer holds none of the model's parameters; build it from this model: SGD(model.parameters(), ...)"
         )
-    trained = {
-        name: parameter
-        for name, parameter in everything.items()
-        if id(parameter) in held and parameter.requires_grad and parameter.is_floating_point()
-    }
+    trained = trained_parameters(model, optimizer)
     for name, parameter in trained.items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ValueError(f"{name} has no shape yet; run one batch through the model before attaching")
@@ -47,9 +44,12 @@ def choose_layers(
         undivided = tuple(name for name in names if not _divides(granularity, trained[name], output_dims))
         names = [name for name in names if name not in undivided]
     if not names:
-        raise ValueError("the model has no layer to make sparse that trains; name some with layers=[...]")
+        num_at_rest = len(_usual_weights(model) & {id(own) for own in everything.values()})
+        why = f" ({num_at_rest} are frozen, or not held by the optimizer)" if num_at_rest and not selection else ""
+        raise ValueError(f"the model has no layer to make sparse that trains{why}; name some with layers=[...]")
     for name in names:
         _check_exists(name, trained[name], may_be_meta)
+    check_memory(everything, names)
     _check_gradients_are_dense(model, {id(trained[name]): name for name in names})
     chosen = []
     for name in names:
@@ -61,6 +61,21 @@ def choose_layers(
             )
         chosen.append((cut(name, parameter, granularity, output_dim or 0), parameter))
     return chosen, undivided
+
+
+def trained_parameters(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
+    """What requires a gradient, and the optimizer holds, by name."""
+    held = held_by(optimizer)
+    return {
+        name: parameter
+        for name, parameter in named_parameters(model)
+        if id(parameter) in held and parameter.requires_grad and parameter.is_floating_point()
+    }
+
+
+def held_by(optimizer: Optimizer) -> set[int]:
+    """The identities of an optimizer's parameters."""
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def _divides(block: Block, parameter: nn.Parameter, output_dims: Mapping[int, int | None]) -> bool:
@@ -97,7 +112,7 @@ def _usual_weights(model: nn.Module) -> set[int]:
     embedded: set[int] = set()
     for module in unwrap(model).modules():
         own = module._parameters
-        if isinstance(module, (nn.Linear, _ConvNd)):
+        if isinstance(module, (nn.Linear, _ConvNd)) or _is_conv1d(module):
             wanted.add(id(own.get("weight")))
         elif isinstance(module, nn.MultiheadAttention):
             wanted.update(id(own.get(name)) for name in _ATTENTION_PROJECTIONS)
@@ -107,12 +122,20 @@ def _usual_weights(model: nn.Module) -> set[int]:
 
 
 def _output_dims(model: nn.Module) -> dict[int, int | None]:
-    """Where transposed convolutions, unlike all other layers, keep their output channels."""
-    return {
-        id(module.weight): 1 if module.groups == 1 else None
-        for module in unwrap(model).modules()
-        if isinstance(module, _ConvTransposeNd)
-    }
+    """Where transposed convolutions and `transformers`' Conv1D, unlike other layers, keep their output channels."""
+    found: dict[int, int | None] = {}
+    for module in unwrap(model).modules():
+        if isinstance(module, _ConvTransposeNd):
+            found[id(module.weight)] = 1 if module.groups == 1 else None
+        elif _is_conv1d(module):
+            found[id(module.weight)] = 1
+    return found
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    """Whether a module is the linear layer of GPT-2 and others, told by its name, as `transformers` may be missing."""
+    kinds = type(module).mro()
+    return any(kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") for kind in kinds)
 
 
 def _check_gradients_are_dense(model: nn.Module, names: dict[int, str]) -> None:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from regrow.methods.method import Method
 from regrow.sparsifier.history import Callbacks, Rewiring
+from regrow.sparsifier.left_dense import LeftDense
 from regrow.sparsifier.state import as_state, checked
 from regrow.sparsifier.steps import Steps
 from regrow.sparsifier.summary import LayerInfo, summarise
@@ -19,9 +20,9 @@ from regrow.storage.base import Storage
 class Sparsifier:
     """Keeps a network sparse while its optimizer trains it. Made by `regrow.attach`."""
 
-    def __init__(self, steps: Steps, undivided: tuple[str, ...] = ()) -> None:
-        self.undivided = undivided
-        """Tensors that stay dense because blocks do not divide them."""
+    def __init__(self, steps: Steps, left_dense: LeftDense) -> None:
+        self.left_dense = left_dense
+        """What trains and stays dense."""
         self._steps = steps
 
     # What it knows
@@ -102,12 +103,9 @@ class Sparsifier:
         return {} if rewirable is None else rewirable.masks()
 
     def summary(self) -> str:
-        """A table of the layers, and what stays dense because blocks do not divide it."""
+        """A table of the layers, and what is left dense."""
         title = f"{type(self.method).__name__}, step {self.num_steps:,}, budget {self.budget:,}"
-        table = summarise(title, self.layers)
-        if not self.undivided:
-            return table
-        return f"{table}\ndense, not divided by {self.method.granularity}: {', '.join(self.undivided)}"
+        return f"{summarise(title, self.layers)}\n{self.left_dense}".rstrip()
 
     def metrics(self) -> dict[str, int | float]:
         """Where the network is, in plain numbers, for whatever logs them."""
@@ -167,7 +165,7 @@ class Sparsifier:
         ours = self._steps
         storage, optimizer = ours.storage.copy(memo), copy.deepcopy(ours.optimizer, memo)
         steps = Steps(ours.method, storage, optimizer, ours.tally, ours.seed)
-        twin = Sparsifier(steps, self.undivided)
+        twin = Sparsifier(steps, self.left_dense)
         memo[id(self)] = twin
         steps.restore(self.state_dict())
         steps.on_rewire.extend(self.on_rewire)

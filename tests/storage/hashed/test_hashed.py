@@ -138,7 +138,8 @@ def test_frozen_weights_and_attention_projections_stay_dense():
             return self.frozen(self.attention(x, x, x)[0])
 
     model = Attending()
-    sparse = regrow.attach(model, sgd(model), regrow.Hashed(sparsity=0.5))
+    with pytest.warns(UserWarning, match="192 of 256 weights in matrices stay dense"):
+        sparse = regrow.attach(model, sgd(model), regrow.Hashed(sparsity=0.5))
     assert [layer.name for layer in sparse.layers] == ["attention.out_proj.weight"]
     for is_training in (True, False):
         assert model.train(is_training)(torch.randn(3, 1, 8)).shape == (3, 1, 8)
