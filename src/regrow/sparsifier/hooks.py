@@ -40,10 +40,12 @@ class StepHooks:
         self._captured, self._skipped = captured, skipped
         self._step_frame: FrameType | None = None
         self._is_running = False
-        self._handles = [
-            optimizer.register_step_pre_hook(_untraced(self._before_step)),
-            optimizer.register_step_post_hook(_untraced(self._after_step)),
-        ]
+        self._handles = [optimizer.register_step_pre_hook(_untraced(self._before_step))]
+        try:
+            self._handles.append(optimizer.register_step_post_hook(_untraced(self._after_step)))
+        except BaseException:
+            self.remove()
+            raise
 
     def remove(self) -> None:
         """Take the hooks off. Torch goes through them while they run, so from within they are only switched off."""
