@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from regrow.core.names import clean, named_parameters, unwrap
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.sparsifier.steps import steps_of
 from regrow.storage.base import Carried, dtype_of_gradient
+from regrow.storage.packed.topology_tag import mark_of
 
 Decay = float | Callable[[int], float]
 _KEYS = {"num_updates", "step", "tensors"}
@@ -175,8 +175,10 @@ class Average:
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     """The parameters and buffers of a model without autograd, by the names they have without wrappers."""
-    named = chain(named_parameters(model), ((clean(name), own) for name, own in unwrap(model).named_buffers()))
-    return {name: tensor.detach() for name, tensor in named}
+    parameters = dict(named_parameters(model))
+    buffers = {clean(name): buffer for name, buffer in unwrap(model).named_buffers()}
+    marks = {mark_of(name) for name in parameters}  # say of which topology packed values are
+    return {name: own.detach() for name, own in (parameters | buffers).items() if name not in marks}
 
 
 def _keeps(sparse: Sparsifier, model: nn.Module) -> bool:

@@ -123,6 +123,7 @@ def test_marks_go_with_copies_and_away_with_the_sparsifier():
     run.sparse.detach()
     assert not run.model._state_dict_hooks
     assert not run.model._load_state_dict_pre_hooks
+    assert vars(run.model).keys() == vars(nn.Sequential()).keys()
     assert set(run.model.state_dict()) == set(Run(METHODS["SET"], "dense").model.state_dict())
 
 

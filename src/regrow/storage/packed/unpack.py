@@ -49,7 +49,7 @@ def unpack(model: nn.Module, optimizer: Optimizer, pack: Pack, group: Group) -> 
         dense.append(parameter)
     _take_seats(optimizer, pack.values, dense, group)
     pack.leave()
-    stop_marking(model)
+    stop_marking(model, pack)
 
 
 def _owners(model: nn.Module, pack: Pack, number: int) -> Owners:
