@@ -20,18 +20,10 @@ from regrow.kernels.gpu import can_use_triton
 from regrow.kernels.gpu.selections import selections_on
 from regrow.kernels.gpu.zero import Masks
 from regrow.methods.effects.effect import Fresh, Moves
-from regrow.storage.base import (
-    Beside,
-    Carried,
-    beside,
-    by_name,
-    check_keys,
-    check_kind,
-    check_like,
-    nothing_called,
-)
-from regrow.storage.check_masks import check_masks, check_zeros, num_strays
+from regrow.storage.base import Beside, Carried, beside, by_name, nothing_called
+from regrow.storage.check_masks import check_zeros, num_strays
 from regrow.storage.dense.kept_gradients import KeptGradients
+from regrow.storage.dense.state import check_state
 from regrow.storage.dense.zeroed import Zeroed
 from regrow.storage.optimizer_state import state_like
 
@@ -308,17 +300,10 @@ class DenseStorage:
         return {"storage": "dense", "masks": self.masks(), "beside": beside}
 
     def check(self, state: Mapping[str, Any]) -> list[int]:
-        check_kind(state, "dense", {"masks", "beside"})
-        check_masks(state["masks"], self.layers)
+        counts = check_state(state, self.layers, {name: own.tensors for name, own in self._beside.items()})
         if self._zeroed is not None:
             self._zeroed.check(state["masks"])
-        check_keys(state["beside"], self._beside, "beside")
-        for kind, own in self._beside.items():
-            theirs = state["beside"][kind]
-            check_keys(theirs, [layer.name for layer in self.layers], kind)
-            for layer, tensor in zip(self.layers, own.tensors, strict=True):
-                check_like(theirs[layer.name], tensor, f"{kind} of {layer.name}")
-        return [int(layer.reduce(state["masks"][layer.name]).count_nonzero()) for layer in self.layers]
+        return counts
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._zeroed = None
