@@ -14,6 +14,7 @@ from torch import nn
 import regrow
 from every_method import can_be_packed, make
 from regrow.methods import Method, method, prune
+from regrow.testing import check_invariants
 from test_always_true import OPTIMIZERS, methods, networks
 from two_layers import sgd
 
@@ -228,6 +229,19 @@ def test_within_applied_a_model_computes_by_the_average_and_after_it_by_its_own_
             run.average.update()
     assert same(run.state()["model"], before)
     assert torch.equal(run.model(x), own)
+
+
+@pytest.mark.parametrize(("name", "storage"), WAYS)
+def test_a_block_that_trains_leaves_a_network_that_keeps_its_promises(name, storage):
+    run, other = Run(name, storage).train(3), network()
+    with run.average.applied(run.model):
+        run.model(torch.ones(6, 8)).square().sum().backward()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+    check_invariants(run.model, run.optimizer, run.sparse)
+    run.train(3).average.apply_to(other)
+    for layer, mask in run.sparse.masks().items():
+        assert not dict(other.named_parameters())[layer][~mask].any()
 
 
 def evaluate_in_vain(run):

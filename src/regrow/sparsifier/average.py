@@ -45,8 +45,7 @@ class Average:
         self._copied = {name for name, own in self._rest.items() if not _can_be_averaged(own)}
         self._num_restarts = 0
         self._belong_here()
-        if self._steps is not None and self._steps.rewirable is not None:
-            self._steps.rewirable.carry(self._carried)
+        self._carry(self._carried)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -56,10 +55,8 @@ class Average:
         if self._sparse is not None:
             self._sparse._check_attached()
         self._check_belongs()
-        if self._steps is not None and self._steps.rewirable is not None:
-            self._steps.rewirable.follow()
         live = _tensors(self._model)
-        self._rest = {name: own.to(live[name].device) for name, own in self._rest.items()}
+        self._follow(live)
         own = self._own()
         averaged = [name for name in own if name not in self._copied]
         decay = self.decay(self.num_updates) if callable(self.decay) else self.decay
@@ -81,13 +78,17 @@ class Average:
         """Within the block the model holds the average; after it, whatever happened, its own weights to the bit."""
         pairs = self._pairs(model)
         kept, was_applied = [tensor.clone() for tensor, _ in pairs], self._is_applied
+        num_sparse = len(self._sparse_names) if self._is_of(model) else 0
+        sparse_kept = Carried(kept[:num_sparse])
+        if num_sparse:  # should the block train, its rewirings are those of the weights that come back
+            self._carry(sparse_kept)
         self._is_applied = True
         try:
             self.apply_to(model)
             yield
         finally:
             with torch.no_grad():
-                for (tensor, _), own in zip(pairs, kept, strict=True):
+                for (tensor, _), own in zip(pairs, [*sparse_kept.tensors, *kept[num_sparse:]], strict=True):
                     tensor.copy_(own)
             self._is_applied = was_applied
 
@@ -146,7 +147,7 @@ class Average:
         if not isinstance(model, nn.Module):
             raise TypeError(f"an average is applied to a torch.nn.Module, got {type(model).__name__}")
         found = _tensors(model)
-        averages = self._own() if self._sparse is None or _keeps(self._sparse, model) else self._dense()
+        averages = self._own() if self._is_of(model) else self._dense()
         if wrong := set(found) ^ set(averages):
             raise ValueError(
                 f"the average is not of this model: only one of them has {min(wrong)!r}; apply it to the model that it "
@@ -161,6 +162,22 @@ class Average:
         return [(found[name], own) for name, own in averages.items()]
 
     # Whether it goes with the topology
+
+    def _is_of(self, model: nn.Module) -> bool:
+        """Whether a model has its weights as the average has them."""
+        return self._sparse is None or _keeps(self._sparse, model)
+
+    def _carry(self, carried: Carried) -> None:
+        if self._steps is not None and self._steps.rewirable is not None:
+            self._steps.rewirable.carry(carried)
+
+    def _follow(self, live: Mapping[str, Tensor]) -> None:
+        """Go where the model went."""
+        if self._steps is not None and self._steps.rewirable is not None:
+            self._steps.rewirable.follow()
+        pairs = zip(self._sparse_names, self._carried.tensors, strict=True)
+        self._carried.tensors = [own.to(live[name].device) for name, own in pairs]
+        self._rest = {name: own.to(live[name].device) for name, own in self._rest.items()}
 
     def _belong_here(self) -> None:
         self._num_restarts = 0 if self._steps is None else self._steps.num_restarts
