@@ -232,13 +232,17 @@ def test_within_applied_a_model_computes_by_the_average_and_after_it_by_its_own_
 
 
 @pytest.mark.parametrize(("name", "storage"), WAYS)
-def test_a_block_that_trains_leaves_a_network_that_keeps_its_promises(name, storage):
-    run, other = Run(name, storage).train(3), network()
+def test_a_block_that_trains_leaves_a_network_with_its_own_weights_on_the_topology_of_now(name, storage):
+    run, other, layers = Run(name, storage).train(3), network(), ["0.weight", "3.weight"]
+    masks, before = run.sparse.masks(), dense_weights(run.model, layers)
     with run.average.applied(run.model):
         run.model(torch.ones(6, 8)).square().sum().backward()
         run.optimizer.step()
         run.optimizer.zero_grad()
     check_invariants(run.model, run.optimizer, run.sparse)
+    after = dense_weights(run.model, layers)
+    for layer, mask in run.sparse.masks().items():
+        assert torch.equal(after[layer], before[layer].masked_fill(~(mask & masks[layer]), 0))
     run.train(3).average.apply_to(other)
     for layer, mask in run.sparse.masks().items():
         assert not dict(other.named_parameters())[layer][~mask].any()
