@@ -93,6 +93,13 @@ def test_bad_input_gets_one_sentence_and_no_traceback(line: str, message: str, t
     assert list(tmp_path.iterdir()) == []
 
 
+def test_threads_that_no_machine_has_are_refused(tmp_path: Path):
+    code, said = regrow("train -m DSR -s 0.9 --threads 1000000000", tmp_path)
+    assert code == 2
+    assert re.search(r"Invalid value for '--threads'.*1024", said)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_messages_may_contain_brackets(tmp_path: Path):
     assert "[/foo]" in regrow("show 'nothing/[/foo]'")[1]
     code, said = regrow(f"train -m Dense {SMALL}", tmp_path / "odd[bold]")

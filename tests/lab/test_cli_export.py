@@ -1,6 +1,7 @@
 """`regrow export` and `regrow describe`, as a user types them."""
 
 import importlib.util
+import resource
 import shlex
 import sys
 from collections.abc import Callable
@@ -159,3 +160,18 @@ def test_missing_packages_are_told_before_anything_is_done(
     code, said = regrow(f"export {run} {tmp_path}/m.onnx")
     assert code == 1
     assert 'pip install "regrow[onnx]"' in said
+
+
+def test_a_full_disk_is_a_sentence_and_the_old_file_stays(tmp_path: Path):
+    source, out = tmp_path / "m.safetensors", tmp_path / "m.pt"
+    library.save(source, nn.Linear(100, 100))
+    out.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    try:
+        code, said = regrow(f"export {source} {out}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 1
+    assert "m.pt was not written and is as it was" in said
+    assert out.read_text() == "old"

@@ -176,6 +176,12 @@ def test_a_config_survives_json(model: str, method: str):
         ({"method": "DSR", "sparsity": 0.9, "seed": 1.5}, "seed must be a whole number"),
         ({"method": "DSR", "sparsity": 0.9, "width": "thin"}, "for the method Dense"),
         ({"method": "DSR", "sparsity": 0.9, "width": 0}, "positive number"),
+        *(
+            ({"method": "DSR", "sparsity": 0.9, "width": width}, "width must be a positive number up to 100")
+            for width in (1e300, 1e9, 101, -1.0, float("nan"), "wide")
+        ),
+        *(({"method": "DSR", "sparsity": 0.9, "seed": seed}, "less than 2") for seed in (2**64, 2**70)),
+        ({"method": "DSR", "sparsity": 0.9, "seed": -1}, "seed must be a whole number >= 0"),
         ({"method": "DSR", "sparsity": 0.9, "precision": "half"}, "precision must be one of"),
         ({"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": {5: 0.1}}}, "must begin at epoch 0"),
         ({"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": {0: 0.1, 150: 0.01}}}, "changes at epoch 150"),

@@ -158,7 +158,7 @@ def test_a_deeply_nested_file_is_named_by_every_command(kind: str, depth: int, n
             assert isinstance(told.exception, SystemExit)
             assert str(bad / name) in told.stderr
         if name == "config.json":
-            with pytest.raises(BadRun, match="config.json"):
+            with pytest.raises(BadRun, match=r"config\.json"):
                 train(small(seed=1), bad.parent, Options(threads=1))
     finally:
         (bad / name).write_text(kept)

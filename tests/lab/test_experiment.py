@@ -4,7 +4,9 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from regrow.lab.cli import app
 from regrow.lab.config import make_config
 from regrow.lab.experiment import expand, nest, parse_override, read_experiment
 from regrow.lab.paper import merge
@@ -89,6 +91,16 @@ def test_an_override_replaces_a_value_or_a_whole_axis():
         ({"method": "DSR", "sparsity": 0.9, "grid": 3}, [], "grid must be a table"),
         ({"method": "DSR", "sparsity": 0.9, "runs": {"seed": 1}}, [], r"\[\[runs\]\]"),
         ({"method": "DSR", "sparsity": 0.9}, [("seed", [0, 1])], "no grid of this experiment varies it"),
+        (
+            {"method": "DSR", "grid": {"seed": list(range(1000)), "sparsity": [n / 1000 for n in range(1000)]}},
+            [],
+            "has 1,000,000 runs, and 10,000 are the most",
+        ),
+        (
+            {"runs": [{"method": "DSR", "sparsity": 0.9, "grid": {"seed": list(range(9000))}}] * 2},
+            [],
+            "has 18,000 runs",
+        ),
         ({"method": "DSR", "sparsity": 0.9, "grid": {"sed": [0, 1]}}, [], "did you mean 'seed'"),
     ],
 )
@@ -107,6 +119,25 @@ def test_files_that_cannot_be_read(tmp_path: Path):
     broken.write_text('method = "Dense"')
     with pytest.raises(ValueError, match="written key=value"):
         read_experiment(broken, ["epochs"])
+
+
+@pytest.mark.parametrize("depth", [40, 300, 100_000])
+@pytest.mark.parametrize("key", ["optimizer", "data", "method", "runs", "grid.seed"])
+def test_files_that_are_nested_too_deeply_are_named(depth: int, key: str, tmp_path: Path):
+    nested = tmp_path / "nested.toml"
+    for text in (f"{key} = {'[' * depth}{']' * depth}", f"{key}{'.a' * min(depth, 3000)} = 1"):
+        nested.write_text(f"sparsity = 0.9\n{text}\n")
+        told = CliRunner().invoke(app, ["sweep", str(nested), "--dry-run"])
+        assert told.exit_code == 1
+        assert isinstance(told.exception, SystemExit), text[:40]
+        assert depth < 1000 or "[" not in text or str(nested) in told.stderr
+
+
+@pytest.mark.parametrize("text", ["optimizer=" + "[" * 100_000, "optimizer" + ".a" * 3000 + "=1"])
+def test_settings_that_are_nested_too_deeply_are_told(text: str):
+    told = CliRunner().invoke(app, ["train", "-m", "Dense", text])
+    assert told.exit_code == 1
+    assert "nested too deeply" in told.stderr
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=[path.stem for path in EXPERIMENTS])

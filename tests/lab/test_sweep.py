@@ -1,11 +1,15 @@
 """Many runs side by side: order, failures, interruptions."""
 
+import fcntl
 import io
 import os
+import pty
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from pathlib import Path
@@ -13,13 +17,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from small_runs import assert_same_result, small
+from typer.testing import CliRunner
 
 from regrow.lab.backlog import Backlog, Outcome, with_parents
-from regrow.lab.config import Config
+from regrow.lab.cli import app
+from regrow.lab.config import Config, make_config
 from regrow.lab.endings import Ending
+from regrow.lab.experiment import parse_override
 from regrow.lab.lanes import train_in_lanes
 from regrow.lab.progress import Board
 from regrow.lab.runs import RunFolder
+from regrow.lab.signals import stop_on_signals
 from regrow.lab.sweep import sweep
 from regrow.lab.train import Options, Progress, train
 
@@ -171,6 +179,86 @@ def test_a_signal_to_all_processes_of_a_sweep_loses_nothing(number: signal.Signa
     assert "Traceback" not in said
     assert said.count("stopped at step") == 2
     assert len(list(runs.glob("*/checkpoint.pt"))) == 2
+
+
+def test_a_terminal_that_is_closed_loses_nothing(tmp_path: Path):
+    experiment, runs = tmp_path / "one.toml", tmp_path / "runs"
+    experiment.write_text('data = "synthetic"\nepochs = 4000\nmethod = "DSR"\nsparsity = 0.9\nbatch_size = 50\n')
+    command = [sys.executable, "-m", "regrow", "sweep", str(experiment), "--runs", str(runs)]
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [*command, "--save-every", "1000"],
+        start_new_session=True, stdin=its, stdout=its, stderr=its,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # as a shell in a window has it
+    )  # fmt: skip
+    os.close(its)
+    while not list(runs.glob("*/metrics.csv")):
+        assert process.poll() is None
+        if select.select([ours], [], [], 0.05)[0]:
+            os.read(ours, 1 << 16)
+    os.close(ours)
+    process.wait(timeout=60)
+    assert len(list(runs.glob("*/checkpoint.pt"))) == 1
+
+
+def test_a_closed_terminal_may_be_told_twice_and_does_not_stop_who_is_to_outlive_it():
+    with stop_on_signals() as should_stop:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert should_stop()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with stop_on_signals() as should_stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not should_stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_what_another_process_trains_has_not_failed(tmp_path: Path):
+    said = io.StringIO()
+    there, ours = small(epochs=2000), small(seed=1)
+    child = small(method={"name": "Static"}, start={"topology": "final", "run": there.id})
+    command = [sys.executable, "-m", "regrow", "train", "-m", "DSR", "-s", "0.9", "--data", "synthetic", "--epochs"]
+    other = subprocess.Popen([*command, "2000", "batch_size=200", "method.period=4", "--runs", str(tmp_path)])
+    while not (tmp_path / there.id / "metrics.csv").exists():
+        assert other.poll() is None
+        time.sleep(0.05)
+    try:
+        with Board(Console(file=said, width=200)) as board:
+            backlog = Backlog([there, child, ours], tmp_path, board)
+            train_in_lanes(backlog, tmp_path, Options(threads=1), 2, board, lambda: False)
+        assert other.poll() is None
+    finally:
+        other.terminate()
+        other.wait()
+    outcome = backlog.close()
+    assert (outcome.elsewhere, outcome.done, outcome.failed) == ([there.id, child.id], [ours.id], {})
+    assert outcome.kind == "elsewhere"
+    assert f"{there.id}  another process is training" in said.getvalue()
+
+
+def test_what_another_process_finished_in_the_meantime_is_finished(tmp_path: Path):
+    config = small()
+    backlog = Backlog([config], tmp_path, Board(Console(file=io.StringIO())))
+    assert backlog.take() == config
+    backlog.ended(config.id, Ending("elsewhere", "another process is training"))
+    train(config, tmp_path, Options(threads=1))
+    outcome = backlog.close()
+    assert (outcome.kind, outcome.skipped, outcome.elsewhere) == ("done", [config.id], [])
+
+
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_the_exit_code_tells_that_another_process_trains(command: str, tmp_path: Path):
+    experiment = tmp_path / "one.toml"
+    settings = ["data=synthetic", "epochs=2", "batch_size=200", "method=DSR", "sparsity=0.9"]
+    experiment.write_text('method = "DSR"\nsparsity = 0.9\n')
+    config = make_config(dict(map(parse_override, settings[:3])) | {"method": {"name": "DSR", "sparsity": 0.9}})
+    arguments = [command, *([str(experiment)] if command == "sweep" else []), *settings, "--runs", str(tmp_path)]
+    with RunFolder(tmp_path / config.id).lock():
+        told = CliRunner().invoke(app, arguments)
+    assert told.exit_code == 75
+    assert "another process is training" in told.stderr
 
 
 def test_the_board_shows_a_line_for_every_run():

@@ -1,5 +1,6 @@
 """One run, from its config to its finished folder; stopped, killed, damaged and resumed."""
 
+import fcntl
 import os
 import random
 import shutil
@@ -16,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from small_runs import assert_same_result, small, stop_after
 
-from regrow.lab.runs import BadRun, RunFolder, find_runs, read_run
+from regrow.lab.runs import BadRun, InUse, RunFolder, read_run
 from regrow.lab.train import Options, Stopped, train
 from regrow.lab.training import NotFinite
 from regrow.methods.method import METHODS
@@ -204,4 +205,27 @@ def test_the_threads_of_a_run_are_its_own(tmp_path: Path):
 def test_a_run_that_is_refused_leaves_no_run_behind(tmp_path: Path):
     with pytest.raises(ValueError, match="batch_size"):
         train(small(batch_size=9999), tmp_path, Options(threads=1))
-    assert find_runs([tmp_path]) == ([], [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nor_does_one_whose_data_or_memory_is_not_there(tmp_path: Path):
+    with pytest.raises(ValueError, match="nowhere"):
+        train(small(data=f"folder:{tmp_path / 'nowhere'}"), tmp_path, Options(threads=1))
+    with pytest.raises(
+        ValueError, match=r"the weights of wrn_28_9000 .* would take 1[0-9,]+ GiB, and this machine has"
+    ):
+        train(small(model="wrn_28_9000"), tmp_path, Options(threads=1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_was_removed_with_its_folder_is_not_held_by_who_comes_next(tmp_path: Path):
+    folder = RunFolder(tmp_path / "run")
+    with folder.lock():
+        waiting = folder.file("lock").open("a")
+    with folder.lock():
+        fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)  # another file, of the same name
+        with pytest.raises(InUse, match="another process is training"), folder.lock():
+            pass
+        folder.file("notes").write_text("mine")
+    waiting.close()
+    assert folder.file("lock").exists()

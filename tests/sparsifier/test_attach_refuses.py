@@ -195,3 +195,11 @@ def test_huge_finite_weights_are_no_reason_to_stop():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     assert len(sparse.history) == 1
+
+
+@pytest.mark.parametrize("seed", [2**64, 2**70, -1])
+def test_a_seed_that_would_be_another_one_is_refused(seed: int):
+    model = two_layers()
+    with pytest.raises(ValueError, match=rf"seed must be in \[0, 2\*\*64\), got {seed}"):
+        regrow.attach(model, sgd(model), regrow.DSR(sparsity=0.9), seed=seed)
+    regrow.attach(model, sgd(model), regrow.DSR(sparsity=0.9), seed=2**64 - 1)
