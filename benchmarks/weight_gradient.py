@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import seconds, table
-from regrow.lab.convolution import weight_gradient
+from regrow.lab.run.convolution import weight_gradient
 
 NUM_SETS = 8
 DEVICE = torch.device("cuda")

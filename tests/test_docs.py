@@ -17,9 +17,9 @@ import typer
 from typer.testing import CliRunner
 
 import regrow
-from regrow.lab.cli import app
+from regrow.lab.cli.main import app
 from regrow.lab.config import make_config
-from regrow.lab.train import Options, train
+from regrow.lab.run.loop import Options, train
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]

@@ -11,7 +11,7 @@ def main() -> None:
         check_installed("lab", "the command line", "typer", "rich")
     except MissingExtra as missing:
         sys.exit(f"error: {missing}")
-    from regrow.lab.cli import app
+    from regrow.lab.cli.main import app
 
     app()
 

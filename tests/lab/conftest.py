@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from small_runs import small
 
-from regrow.lab.train import Options, train
+from regrow.lab.run.loop import Options, train
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 from regrow.lab import models
 from regrow.lab.config import Config, make_config
 from regrow.lab.models import sparse_layers
-from regrow.lab.runs import FORMAT, METRICS, RunFolder
+from regrow.lab.run.folder import FORMAT, METRICS, RunFolder
 
 STEPS_PER_EPOCH = 600
 PROVENANCE = {

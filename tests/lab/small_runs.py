@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from regrow.lab.config import Config, make_config
-from regrow.lab.paper import merge
-from regrow.lab.runs import read_run
-from regrow.lab.train import Options, Stopped, train
+from regrow.lab.config.paper import merge
+from regrow.lab.run.folder import read_run
+from regrow.lab.run.loop import Options, Stopped, train
 
 SMALL = {"data": "synthetic", "epochs": 2, "batch_size": 200, "method": {"name": "DSR", "sparsity": 0.9}}
 SAME = ("initial_weights", "initial_topology", "final_weights", "final_topology")

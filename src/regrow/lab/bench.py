@@ -10,11 +10,11 @@ from statistics import median, stdev
 import torch
 
 from regrow.lab.config import Config, make_config
+from regrow.lab.config.paper import Settings
 from regrow.lab.data import Data, Dataset, synthesize
-from regrow.lab.paper import Settings
-from regrow.lab.start import begin
-from regrow.lab.steps import EagerSteps, Steps, choose_steps
-from regrow.lab.training import Training
+from regrow.lab.run.start import begin
+from regrow.lab.run.state import Training
+from regrow.lab.run.steps import EagerSteps, Steps, choose_steps
 
 METHODS = ("Static", "SET", "DSR", "RigL", "DeepR")
 IMAGES = {"lenet_300_100": (1, 28, 28), "resnet_50": (3, 224, 224)}

@@ -14,8 +14,8 @@ from regrow.lab.config import Config
 from regrow.lab.data import open_data
 from regrow.lab.data.recipes import RECIPES
 from regrow.lab.models import sparse_layers
-from regrow.lab.runs import BadRun, RunFolder
-from regrow.lab.start import Images, build_model
+from regrow.lab.run.folder import BadRun, RunFolder
+from regrow.lab.run.start import Images, build_model
 from regrow.methods import METHODS
 
 

@@ -16,7 +16,7 @@ from regrow.core.selections import k_smallest_each
 from regrow.core.units import cut
 from regrow.kernels.gpu import compare as comparing
 from regrow.kernels.gpu import spread as spreading
-from regrow.lab.convolution import CHANNELS_IN, by_our_kernels, weight_gradient
+from regrow.lab.run.convolution import CHANNELS_IN, by_our_kernels, weight_gradient
 from regrow.storage.hashed.sharing import _share, add_up_in_any_order, signed_index
 
 

@@ -14,7 +14,7 @@ from regrow.kernels.gpu import compare as comparing
 from regrow.kernels.gpu import draw as drawing
 from regrow.kernels.gpu import spread as spreading
 from regrow.kernels.gpu.zero import Masks
-from regrow.lab.convolution import CHANNELS_IN, CHANNELS_OUT, weight_gradient
+from regrow.lab.run.convolution import CHANNELS_IN, CHANNELS_OUT, weight_gradient
 from regrow.storage.hashed.sharing import Sharing, add_up_in_any_order, signed_index
 
 pytestmark = pytest.mark.gpu

@@ -9,9 +9,8 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from regrow.lab import paper
-from regrow.lab.config import Config, Start, make_config, spell_out
-from regrow.lab.paper import merge
+from regrow.lab.config import Config, Start, make_config, paper, spell_out
+from regrow.lab.config.paper import merge
 from regrow.methods.method import METHODS
 
 NAMES = {

@@ -11,7 +11,7 @@ from regrow.lab.config import Config
 from regrow.lab.report.formats import slug
 from regrow.lab.report.labels import experiment_title, family, family_rank, label, paper_run, shared_departures
 from regrow.lab.report.reference import Reference, reference_for
-from regrow.lab.runs import Row, Run
+from regrow.lab.run.folder import Row, Run
 
 
 @dataclass(frozen=True)

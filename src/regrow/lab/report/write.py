@@ -19,7 +19,7 @@ from regrow.lab.report.reference import note_for
 from regrow.lab.report.results import Collection, Experiment, collect
 from regrow.lab.report.story import overview, story, title
 from regrow.lab.report.tables import Grid, results_grid, where_grid
-from regrow.lab.runs import find_runs
+from regrow.lab.run.folder import find_runs
 
 
 @dataclass(frozen=True)

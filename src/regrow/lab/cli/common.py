@@ -1,0 +1,76 @@
+"""What the commands share: consoles, options, and errors as sentences."""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+if TYPE_CHECKING:  # torch is slow to import, and --help should not be
+    from regrow.lab.run.loop import Options
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Further settings as key=value, dotted, e.g. `method.prune=300 optimizer.momentum=0.8`."),
+]
+Runs = Annotated[Path, typer.Option(help="The folder that holds the folders of all runs.")]
+Epochs = Annotated[int | None, typer.Option(help="Nominal length; schedules stretch or shrink with it.")]
+Device = Annotated[str, typer.Option(help="`cpu`, `cuda`, or `auto`: a GPU where there is one.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Threads per run on a CPU; torch's own choice by default.")
+]
+SaveEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
+Compile = Annotated[
+    bool | None, typer.Option("--compile/--no-compile", help="torch.compile the network; by default on a GPU.")
+]
+Store = Annotated[str | None, typer.Option("--storage", help="`dense`, or `packed`: memory for active weights only.")]
+Precision = Annotated[str | None, typer.Option(help="`float32` or `bfloat16` (autocast).")]
+
+
+def explained(command: Callable[P, R]) -> Callable[P, R]:
+    """Show what a user can do something about as a sentence, and leave with exit code 1."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        from regrow.lab.sweep.outcome import EXPECTED
+
+        try:
+            return command(*args, **kwargs)
+        except EXPECTED as error:
+            _fail(str(error))
+        except RecursionError:
+            _fail("these settings are nested too deeply; no setting is more than a table in a table")
+
+    return run
+
+
+def _fail(message: str) -> NoReturn:
+    err.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True)
+    raise typer.Exit(1)
+
+
+def make_options(device: str, threads: int | None, compiles: bool | None, save_every: float) -> "Options":
+    import torch
+
+    from regrow.lab.run.loop import Options
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        is_known = torch.device(device).type in ("cpu", "cuda")
+    except RuntimeError:
+        is_known = False
+    if not is_known:
+        raise ValueError(f"there is no device {device!r}; say cpu, cuda, cuda:1, or auto")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here; leave --device out or say --device cpu")
+    compiles = device.startswith("cuda") if compiles is None else compiles
+    return Options(device=device, threads=threads, compiles=compiles, save_every=save_every)

@@ -1,0 +1,1 @@
+"""One run: its folder, where it begins, its steps, from config to finished results."""

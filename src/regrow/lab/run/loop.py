@@ -1,0 +1,219 @@
+"""Training one run, from its config to its finished folder: read top to bottom."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from regrow.lab.config import Config
+from regrow.lab.config.paper import Settings
+from regrow.lab.data import Data, open_data
+from regrow.lab.run import provenance
+from regrow.lab.run.checkpoints import read_checkpoint, save_checkpoint, write_tables
+from regrow.lab.run.compile import describe_kernels
+from regrow.lab.run.folder import FORMAT, RunFolder
+from regrow.lab.run.start import begin
+from regrow.lab.run.state import Training
+from regrow.lab.run.steps import choose_steps
+from regrow.lab.sweep.branches import hand_on
+from regrow.size import count_flops, size_of, training_bytes
+
+
+class Stopped(RuntimeError):
+    """A run was asked to stop and did, after saving where it was."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is; loss and accuracy are those of the last whole epoch, None in the first."""
+
+    step: int
+    num_steps: int
+    epoch: int
+    num_epochs: int
+    sparsity: float
+    loss: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to train, none of which changes the result: where, how often to save, whom to tell, when to stop.
+
+    The number of threads, and whether the network is compiled, can change the last bits; a run that goes on does as
+    when it began. `branches`: runs that begin as this one does, and are given its state where their ways part.
+    """
+
+    device: str = "cpu"
+    threads: int | None = None
+    compiles: bool = False
+    save_every: float = 30.0
+    branches: tuple[Config, ...] = ()
+    on_progress: Callable[[Progress], object] = lambda progress: None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+def train(config: Config, root: Path, options: Options) -> None:
+    """Train a run in its folder under `root`; one that was interrupted goes on, one that is finished is left alone."""
+    threads = torch.get_num_threads()
+    try:
+        for _ in on_own_stream(train_by_steps(config, root, options), options.device):
+            pass
+    finally:
+        torch.set_num_threads(threads)  # a run that goes on may have taken its own
+
+
+def train_by_steps(config: Config, root: Path, options: Options) -> Iterator[None]:
+    """The same, with a pause after every step, so that several runs can take turns."""
+    folder = RunFolder(root / config.id)
+    with folder.lock():
+        folder.check(config)
+        if not folder.is_finished:
+            yield from _train(config, folder, options)
+
+
+def on_own_stream(steps: Iterator[None], device: str) -> Iterator[None]:
+    """Take steps on a stream of their own where the device has streams; a graph cannot be captured on the main one."""
+    if not device.startswith("cuda"):
+        yield from steps
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    while True:
+        with torch.cuda.stream(stream):
+            try:
+                next(steps)
+            except StopIteration:
+                return
+        yield
+
+
+def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None]:
+    saved = read_checkpoint(folder, config)
+    threads = saved["threads"] if saved else options.threads
+    if threads:
+        torch.set_num_threads(threads)
+    torch.backends.cudnn.deterministic = True  # or convolutions would add up in another order each time
+    device = torch.device(options.device)
+    made_with = provenance.joined(saved.get("made_with", {}) if saved else {}, provenance.collect(device))
+    data = _data(config.data, device)
+    beginning = begin(config, data, folder.path.parent)
+    initial_weights = {name: value.clone() for name, value in beginning.model.state_dict().items()}
+    is_compiled = saved["is_compiled"] if saved else options.compiles
+    training = Training(config, data, device, beginning, is_compiled)
+    folder.claim(config)
+    if saved:
+        training.load(saved)
+    else:
+        folder.write_tensors("initial_weights", initial_weights)
+        folder.write_tensors("initial_topology", training.sparse.masks())
+        training.note_layers()
+    del saved, initial_weights
+
+    is_time_to_tell, is_time_to_note, is_time_to_save = _Every(0.2), _Every(1.0), _Every(options.save_every)
+    began = time.monotonic() - training.seconds
+    steps = choose_steps(training)
+    while training.epoch < config.num_epochs:
+        first = training.step - training.epoch * training.steps_per_epoch
+        if first == 0:
+            hand_on(training, folder, options.branches, made_with)
+        steps.begin_epoch(first)
+        for _ in range(first, training.steps_per_epoch):
+            steps.step()
+            training.seconds = time.monotonic() - began
+            if is_time_to_tell():
+                options.on_progress(_progress(training))
+            if options.should_stop():
+                save_checkpoint(folder, config, training, made_with)
+                raise Stopped(f"stopped at step {training.step} of {training.num_steps}; run it again to go on")
+            if is_time_to_save():
+                save_checkpoint(folder, config, training, made_with)
+            yield
+        tested = steps.evaluate()
+        yield  # waits are short when the others have their tests on the way, too
+        training.finish_epoch(*tested.read())
+        training.seconds = time.monotonic() - began
+        if is_time_to_note():
+            write_tables(folder, training)
+        options.on_progress(_progress(training))
+    _finish(folder, training, made_with)
+
+
+@cache
+def _data(name: str, device: torch.device) -> Data:
+    """Runs in one process share their data."""
+    return open_data(name, device=device)
+
+
+def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
+    masks = training.sparse.masks()
+    is_sparse = training.sparse.target < sum(mask.numel() for mask in masks.values())
+    size = size_of(training.model, masks if is_sparse else {})
+    num_bytes = training_bytes(training.sparse)
+    if training.config.storage == "packed":
+        training.sparse.detach()  # dense weights again, as they are read everywhere
+    write_tables(folder, training)
+    folder.write_tensors("final_weights", training.model.state_dict())
+    folder.write_tensors("final_topology", masks)
+    folder.write_json(
+        "summary.json",
+        {
+            "format": FORMAT,
+            "id": training.config.id,
+            "accuracy": training.metrics[-1]["test_accuracy"],
+            "loss": training.metrics[-1]["test_loss"],
+            "epochs": training.epoch,
+            "steps": training.step,
+            "seconds": round(training.seconds, 3),
+            "size": {
+                "dense": size.dense,
+                "active": size.active,
+                "positions": size.positions,
+                "parameters": size.parameters,
+                "bits": size.bits,
+            },
+            "flops": count_flops(training.model, training.data.image_shape, masks),
+            "layers": [
+                {"name": layer.name, "shape": list(layer.shape), "active": layer.active, "sparsity": layer.sparsity}
+                for layer in training.sparse.layers
+            ],
+            "storage": training.sparse.method.storage or training.config.storage,
+            "training_bytes": num_bytes,
+            "provenance": {
+                **made_with,
+                "compiled": training.is_compiled,
+                "kernels": describe_kernels(training.device, training.is_compiled, training.config.precision),
+                "finished": provenance.now(),
+            },
+        },
+    )
+    folder.file("checkpoint.pt").unlink(missing_ok=True)
+
+
+def _progress(training: Training) -> Progress:
+    last = training.metrics[-1] if training.metrics else None
+    return Progress(
+        training.step,
+        training.num_steps,
+        training.epoch,
+        training.config.num_epochs,
+        training.sparse.sparsity,
+        last["train_loss"] if last else None,
+        last["test_accuracy"] if last else None,
+    )
+
+
+class _Every:
+    """Says yes when some seconds have passed since it last did."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._last = seconds, time.monotonic()
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        is_time = now - self._last >= self._seconds
+        if is_time:
+            self._last = now
+        return is_time

@@ -1,0 +1,118 @@
+"""Where a run begins: fresh or another run's weights, and which of them are allowed (lottery tickets)."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regrow.core.random import bits, key
+from regrow.lab import models
+from regrow.lab.config import Config, parent_id, parent_of
+from regrow.lab.data import Data
+from regrow.lab.models.thin import thin_width
+from regrow.lab.run.folder import BadRun, RunFolder
+
+_WEIGHTS, _TOPOLOGY = int.from_bytes(b"weights"), int.from_bytes(b"places")
+
+
+class Images(Protocol):
+    """What a network must be told about its data."""
+
+    @property
+    def image_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def num_classes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A model with its first weights, before masking, and what `attach` is to start its topology from."""
+
+    model: nn.Module
+    topology: str | dict[str, Tensor]
+
+
+def begin(config: Config, data: Data, root: Path) -> Beginning:
+    """Build the model of a run as its config says; other runs are looked for under `root`."""
+    parent = _finished_parent(config, root)
+    model = build_model(config, data)
+    if parent and config.start.weights != "fresh":
+        try:
+            model.load_state_dict(parent.read_tensors(f"{config.start.weights}_weights"))
+        except RuntimeError as error:
+            raise BadRun(f"the weights of {parent.path} do not fit: {error}") from None
+    topology: str | dict[str, Tensor] = config.start.topology
+    if parent and topology in ("final", "counts"):
+        masks = _masks(parent)
+        topology = masks if topology == "final" else _shuffled(masks, config.seed)
+    return Beginning(model, topology)
+
+
+def _finished_parent(config: Config, root: Path) -> RunFolder | None:
+    """The folder of the run that this one starts from, if there is one."""
+    name, parent = parent_id(config), parent_of(config)
+    if name is None:
+        return None
+    folder = RunFolder(root / name)
+    if not (folder.has_finished(parent) if parent else folder.is_finished):
+        raise BadRun(f"this run starts from {folder.path}, which is not there or not finished; train that one first")
+    return folder
+
+
+def build_model(config: Config, images: Images) -> nn.Module:
+    """The network with weights drawn from the run's seed; other weights than those of the run it starts from."""
+    options = models.options_for(config.model, images.image_shape, images.num_classes)
+    is_thin = config.width == "thin"
+    width = thin_width(config.model, config.sparsity, **options) if is_thin else float(config.width)
+    _check_room(config, width, options)
+    model = models.build(config.model, width=width, **options)
+    models.initialize(model, torch.Generator().manual_seed(key(config.seed, _generation(config), _WEIGHTS)))
+    return model
+
+
+def _check_room(config: Config, width: float, options: dict[str, int]) -> None:
+    """Refuse a network that no memory of this machine could hold."""
+    if width <= 1 and config.model in models.NAMES:
+        return
+    try:
+        with torch.device("meta"):  # shapes only
+            model = models.build(config.model, width=width, **options)
+        needed = sum(parameter.nbytes for parameter in model.parameters()) / 2**30
+    except RuntimeError:  # too large to be counted
+        needed = inf
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    if needed > there:
+        raise ValueError(
+            f"the weights of {config.model} with width {width:g} would take {needed:,.0f} GiB, and this machine has "
+            f"{there:,.0f}; choose a smaller network"
+        )
+
+
+def _generation(config: Config) -> int:
+    """How many runs there are before this one, each of which the next one starts from."""
+    parent = parent_of(config)
+    return 0 if config.start.run is None else 1 + (_generation(parent) if parent else 0)
+
+
+def _masks(folder: RunFolder) -> dict[str, Tensor]:
+    masks = folder.read_tensors("final_topology")
+    if not masks:
+        raise BadRun(f"{folder.path} has no topology to start from; its method keeps no masks")
+    return masks
+
+
+def _shuffled(masks: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Random masks with as many active weights in each layer."""
+    shuffled = {}
+    for number, (name, mask) in enumerate(sorted(masks.items())):
+        order = bits(key(seed, number, _TOPOLOGY), torch.arange(mask.numel())).argsort(stable=True)
+        chosen = torch.zeros(mask.numel(), dtype=torch.bool)
+        chosen[order[: int(mask.count_nonzero())]] = True
+        shuffled[name] = chosen.view(mask.shape)
+    return shuffled

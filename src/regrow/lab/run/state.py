@@ -1,0 +1,197 @@
+"""A run in memory: the model, its optimizer and sparsifier, and how far they are."""
+
+from dataclasses import dataclass, field
+from math import isfinite, prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import regrow
+from regrow.core.schedules import value_at
+from regrow.lab.config import Config
+from regrow.lab.data import Data
+from regrow.lab.data.batches import check_batch_size
+from regrow.lab.models import sparse_layers
+from regrow.lab.run.compile import compiled
+from regrow.lab.run.folder import Row
+from regrow.lab.run.start import Beginning
+from regrow.size import largest_unit
+
+# Kernels chosen by timing them would not give the same bits twice.
+_STORAGES: dict[str, str | regrow.Packed] = {"dense": "dense", "packed": regrow.Packed(kernels="sparse")}
+
+STATE_FORMAT = 1
+
+
+class NotFinite(RuntimeError):
+    """Training went astray: the loss is no number any more."""
+
+
+@dataclass
+class Meter:
+    """Loss and hits, summed on the device so that no step waits for it."""
+
+    loss: Tensor
+    hits: Tensor
+    seen: int = 0
+
+    def add(self, loss: Tensor, hits: Tensor, num_images: int) -> None:
+        self.loss += loss.detach().double() * num_images
+        self.hits += hits
+        self.seen += num_images
+
+    def read(self) -> tuple[float, float]:
+        """Mean loss, and accuracy in percent."""
+        return float(self.loss) / self.seen, 100 * int(self.hits) / self.seen
+
+    def set(self, loss: float | Tensor = 0.0, hits: int | Tensor = 0, seen: int = 0) -> None:
+        """In place, as a captured graph goes on adding to the same tensors; filling does not wait for the device."""
+        self.loss.fill_(loss)
+        self.hits.fill_(hits)
+        self.seen = seen
+
+
+def new_meter(device: torch.device) -> Meter:
+    return Meter(torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), dtype=torch.int64, device=device))
+
+
+@dataclass
+class Training:
+    """Knows one step, and how to be saved and restored."""
+
+    config: Config
+    data: Data
+    device: torch.device
+    beginning: Beginning
+    is_compiled: bool = False
+    step: int = 0
+    seconds: float = 0.0
+    metrics: list[Row] = field(default_factory=list)
+    layers: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        check_batch_size(config.batch_size, self.data.num_train, config.data)
+        self.steps_per_epoch = self.data.num_train // config.batch_size
+        self.num_steps = config.num_epochs * self.steps_per_epoch
+        self.rates = config.timetable(self.steps_per_epoch).steps(config.optimizer.lr)
+        self.model = self.beginning.model.to(self.device)
+        self.model.to(memory_format=self._memory_format)  # type: ignore[call-overload]
+        self.judge = compiled(self._judge) if self.is_compiled else self._judge
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=self.rates[0],
+            momentum=config.optimizer.momentum,
+            nesterov=config.optimizer.nesterov,
+            weight_decay=config.optimizer.weight_decay,
+            fused=self.device.type == "cuda" or None,  # which alone takes a learning rate from the device
+        )
+        self.sparse = regrow.attach(
+            self.model,
+            self.optimizer,
+            config.make_method(self.steps_per_epoch),
+            layers=sparse_layers(self.model),
+            start=self.beginning.topology,
+            seed=config.seed,
+            storage=_STORAGES[config.storage],
+        )
+        self._check_budget()
+        self.meter = new_meter(self.device)
+
+    def _check_budget(self) -> None:
+        """A topology taken over from another run must have the sparsity that this one is filed under."""
+        method, positions = self.sparse.method, sum(prod(layer.shape) for layer in self.sparse.layers)
+        if not 0 <= method.budget(positions) - self.sparse.target < largest_unit(self.sparse):
+            raise ValueError(
+                f"the topology this run starts from has {self.sparse.target} weights, but sparsity {method.sparsity} "
+                f"means {method.budget(positions)}; give both runs the same sparsity"
+            )
+
+    @property
+    def epoch(self) -> int:
+        """Whole epochs done, tested and noted."""
+        return len(self.metrics)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return value_at(self.rates, self.step)
+
+    @property
+    def _memory_format(self) -> torch.memory_format:
+        """Convolutions on a GPU are faster with the channels innermost."""
+        return torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
+
+    def _judge(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss on a batch, and how many of its images are told right."""
+        images = images.contiguous(memory_format=self._memory_format)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+            logits = self.model(images)
+            loss = functional.cross_entropy(logits, labels)
+        return loss, (logits.argmax(1) == labels).sum()
+
+    def update(self, images: Tensor, labels: Tensor) -> None:
+        """Forward, backward, optimizer's step, on which the sparsifier rides. Never waits for the device."""
+        loss, hits = self.judge(images, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.meter.add(loss, hits, len(labels))
+
+    def check_finite(self) -> None:
+        """The sum of the losses stays NaN or infinite once one of them was."""
+        if not isfinite(float(self.meter.loss)):
+            raise NotFinite(
+                f"the training loss is not finite any more (epoch {self.epoch + 1}, step {self.step}); lower the "
+                "learning rate, e.g. optimizer.lr=0.01"
+            )
+
+    def finish_epoch(self, test_loss: float, test_accuracy: float) -> None:
+        """Note how the epoch went."""
+        self.check_finite()
+        train_loss, train_accuracy = self.meter.read()
+        self.metrics.append(
+            {
+                "epoch": self.epoch + 1,
+                "step": self.step,
+                "seconds": round(self.seconds, 3),
+                "lr": value_at(self.rates, self.step - 1),
+                "train_loss": train_loss,
+                "train_accuracy": train_accuracy,
+                "test_loss": test_loss,
+                "test_accuracy": test_accuracy,
+                "active": self.sparse.active,
+                "sparsity": self.sparse.sparsity,
+            }
+        )
+        self.note_layers()
+        self.meter.set()
+
+    def note_layers(self) -> None:
+        self.layers.append({"epoch": self.epoch, **{layer.name: layer.active for layer in self.sparse.layers}})
+
+    def state(self) -> dict[str, Any]:
+        """All that a fresh process needs to go on with the same bits."""
+        return {
+            "format": STATE_FORMAT,
+            "step": self.step,
+            "seconds": self.seconds,
+            "threads": torch.get_num_threads(),
+            "is_compiled": self.is_compiled,
+            "metrics": self.metrics,
+            "layers": self.layers,
+            "meter": [self.meter.loss, self.meter.hits, self.meter.seen],
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sparse": self.sparse.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.sparse.load_state_dict(state["sparse"])
+        self.meter.set(*state["meter"])
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.metrics, self.layers = state["metrics"], state["layers"]

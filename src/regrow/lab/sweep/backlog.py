@@ -1,0 +1,129 @@
+"""The runs of a sweep that are still to be trained, and what became of the others."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from regrow.lab.config import Config, parent_id, parent_of
+from regrow.lab.run.folder import BadRun, RunFolder
+from regrow.lab.sweep.branches import find_trunks, parting_epoch
+from regrow.lab.sweep.outcome import Ending
+from regrow.lab.sweep.progress import Board
+
+
+@dataclass
+class Outcome:
+    """What became of the runs of a sweep, by id; `failed` says why.
+
+    `elsewhere`: another process is training them, or the runs that they start from.
+    """
+
+    done: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """How the whole of it ended, the worst of all."""
+        if self.failed:
+            return "failed"
+        return "stopped" if self.stopped else "elsewhere" if self.elsewhere else "done"
+
+
+def with_parents(configs: Sequence[Config]) -> list[Config]:
+    """The runs, and before each the one it starts from, once."""
+    ordered: dict[str, Config] = {}
+    for config in configs:
+        parent = parent_of(config)
+        for one in [*(with_parents([parent]) if parent else []), config]:
+            ordered.setdefault(one.id, one)
+    return list(ordered.values())
+
+
+class Backlog:
+    """Hands out runs, the longest first, each when the one it starts from is finished or has come to its branch."""
+
+    def __init__(self, configs: Sequence[Config], root: Path, board: Board) -> None:
+        self.outcome = Outcome()
+        self._root, self._board = root, board
+        self._runs = runs = {config.id: config for config in with_parents(configs)}
+        self.outcome.skipped += [run for run, config in runs.items() if self._folder(run).has_finished(config)]
+        left = {run: config for run, config in runs.items() if run not in self.outcome.skipped}
+        self._trunks = self._find_trunks(left)
+        order = sorted(left, key=lambda run: (-left[run].num_epochs, run in self._trunks))
+        self._waiting = {run: left[run] for run in order}
+        self._unfinished = set(left)
+        self._parents = {run: parent_id(config) for run, config in left.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def take(self) -> Config | None:
+        """The next run that can start now."""
+        ready = next(filter(self._is_ready, self._waiting), None)
+        if ready is None:
+            return None
+        self._board.begin(ready)
+        return self._waiting.pop(ready)
+
+    def branches_of(self, trunk: Config) -> tuple[Config, ...]:
+        """The runs that wait to be given the state of this one where their ways part."""
+        return tuple(config for run, config in self._waiting.items() if self._trunks.get(run) == trunk.id)
+
+    def ended(self, run: str, ending: Ending) -> None:
+        """Note how a run ended."""
+        self._unfinished.discard(run)
+        dropped = []
+        if ending.kind != "done":
+            dropped = self._drop_dependents(run)
+            self._trunks = self._find_trunks(self._waiting)
+        if ending.kind == "done":
+            self.outcome.done.append(run)
+        elif ending.kind == "stopped":
+            self.outcome.stopped += [run, *dropped]
+        elif ending.kind == "elsewhere":
+            self.outcome.elsewhere += [run, *dropped]
+        else:
+            self.outcome.failed[run] = ending.sentence
+            self.outcome.failed |= dict.fromkeys(dropped, f"not started, because {run} failed")
+        self._board.end(run, str(ending))
+
+    def close(self) -> Outcome:
+        """What is still waiting was not begun; what others trained may be finished by now."""
+        outcome = self.outcome
+        outcome.stopped += self._waiting
+        finished = [run for run in outcome.elsewhere if self._folder(run).has_finished(self._runs[run])]
+        outcome.skipped += finished
+        outcome.elsewhere = [run for run in outcome.elsewhere if run not in finished]
+        return outcome
+
+    def _is_ready(self, run: str) -> bool:
+        """Whether neither the run it starts from nor its beginning is still to be trained by this sweep."""
+        if self._parents[run] in self._unfinished:
+            return False
+        return self._trunks.get(run) not in self._unfinished or self._folder(run).file("checkpoint.pt").exists()
+
+    def _find_trunks(self, runs: Mapping[str, Config]) -> dict[str, str]:
+        """Which of these runs wait for another one of them to come to where their ways part."""
+        found = find_trunks(runs.values())
+        return {run: trunk for run, trunk in found.items() if self._epochs_of(trunk) <= parting_epoch(runs[run])}
+
+    def _epochs_of(self, run: str) -> int:
+        """How far it came before."""
+        with suppress(BadRun):  # which it will say itself
+            return len(self._folder(run).read_table("metrics.csv"))
+        return 0
+
+    def _folder(self, run: str) -> RunFolder:
+        return RunFolder(self._root / run)
+
+    def _drop_dependents(self, run: str) -> list[str]:
+        """What starts from a run that did not finish, or from such a one, cannot start."""
+        dropped = []
+        for child in [child for child in self._waiting if self._parents[child] == run]:
+            del self._waiting[child]
+            dropped += [child, *self._drop_dependents(child)]
+        return dropped

@@ -1,0 +1,52 @@
+"""How runs end: done, stopped or failed, and that in a sentence."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from regrow.lab.data import FetchError
+from regrow.lab.run.folder import BadRun, InUse, RunFolder
+from regrow.lab.run.loop import Stopped
+from regrow.lab.run.state import NotFinite
+
+EXPECTED = (Stopped, ValueError, TypeError, NotFinite, FetchError, OSError)
+"""What a user asked for or can do something about: shown as a sentence, not as a traceback."""
+
+EXIT_CODES = {"done": 0, "failed": 1, "elsewhere": 75, "stopped": 130}
+"""0 says that all is finished; 75, as in sysexits.h, that nothing went wrong and it will be so later."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What became of a run that was to be trained."""
+
+    kind: Literal["done", "stopped", "failed", "elsewhere"]
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"failed: {self.sentence}" if self.kind == "failed" else self.sentence
+
+
+def how_it_ends(act: Callable[[], object], folder: RunFolder) -> Ending:
+    """Train, and see."""
+    try:
+        act()
+    except EXPECTED as error:
+        return ended_by(error)
+    return result_in(folder)
+
+
+def ended_by(error: Exception) -> Ending:
+    if isinstance(error, InUse):
+        return Ending("elsewhere", str(error))
+    return Ending("stopped" if isinstance(error, Stopped) else "failed", str(error))
+
+
+def result_in(folder: RunFolder) -> Ending:
+    """Of a run that has come to its end."""
+    try:
+        summary = folder.summary()
+    except BadRun as error:
+        return Ending("failed", str(error))
+    assert summary is not None
+    return Ending("done", f"done: {summary['accuracy']:.2f} % in {summary['seconds']:.0f} s")

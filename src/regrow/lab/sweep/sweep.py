@@ -1,0 +1,38 @@
+"""Training many runs, or one: in this process, in lanes on a GPU, or in processes on a CPU."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from regrow.lab.config import Config
+from regrow.lab.run.folder import RunFolder
+from regrow.lab.run.loop import Options, train
+from regrow.lab.sweep.backlog import Backlog, Outcome, with_parents
+from regrow.lab.sweep.lanes import train_in_lanes
+from regrow.lab.sweep.outcome import Ending, how_it_ends
+from regrow.lab.sweep.processes import train_in_processes
+from regrow.lab.sweep.progress import Board
+from regrow.lab.sweep.signals import stop_on_signals
+
+
+def sweep(configs: Sequence[Config], root: Path, options: Options, at_once: int | None, board: Board) -> Outcome:
+    """Train all runs that are not finished, some at a time; one that fails does not stop the rest."""
+    backlog = Backlog(configs, root, board)
+    side_by_side = train_in_lanes if options.device.startswith("cuda") else train_in_processes
+    with stop_on_signals() as should_stop:
+        side_by_side(backlog, root, options, at_once, board, should_stop)
+    return backlog.close()
+
+
+def train_here(config: Config, root: Path, options: Options, board: Board) -> Ending:
+    """Train a run, and before it those it starts from, in this process; tells how the last that was tried ended."""
+    for one in with_parents([config]):
+        board.begin(one.id)
+        with stop_on_signals() as should_stop:
+            told = replace(options, on_progress=partial(board.update, one.id), should_stop=should_stop)
+            ending = how_it_ends(partial(train, one, root, told), RunFolder(root / one.id))
+        board.end(one.id, str(ending))
+        if ending.kind != "done":
+            break
+    return ending

@@ -1,0 +1,200 @@
+"""Figures show what the run folders say, in the same bytes each time."""
+
+import xml.etree.ElementTree as ElementTree
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from example_runs import write_examples, write_run
+
+from regrow.lab.report import palette
+from regrow.lab.report.canvas import Picture, paint
+from regrow.lab.report.figures import learning_curve, plates
+from regrow.lab.report.labels import FAMILIES
+from regrow.lab.report.results import Experiment, collect
+from regrow.lab.report.rewiring_figures import moves_weights, representatives, residual_groups
+from regrow.lab.report.stopping_figures import series_of, until, without_variants
+from regrow.lab.run.folder import find_runs
+
+
+def experiment_in(root: Path) -> Experiment:
+    (experiment,) = collect(*find_runs([root])).experiments
+    return experiment
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    root = tmp_path_factory.mktemp("runs")
+    write_examples(root)
+    return experiment_in(root)
+
+
+@pytest.fixture(scope="module")
+def pictures(examples: Experiment) -> dict[str, Picture]:
+    return {picture.name: picture for plate in plates(examples) for picture in plate.pictures}
+
+
+def test_there_is_a_figure_for_each_thing_to_see(pictures: dict[str, Picture]) -> None:
+    names = [name.removeprefix("lenet-300-100-mnist-") for name in pictures]
+    assert names == [
+        "accuracy-parameters",
+        "accuracy-flops",
+        "layers-dsr-layer",
+        "threshold",
+        "rewired",
+        "test-accuracy",
+        "train-loss",
+    ]
+
+
+def test_figures_are_whole_svg_and_png_files(pictures: dict[str, Picture]) -> None:
+    for picture in pictures.values():
+        assert ElementTree.fromstring(picture.svg).tag.endswith("svg")
+        assert picture.png.startswith(b"\x89PNG")
+
+
+def test_words_in_figures_are_text(pictures: dict[str, Picture]) -> None:
+    svg = pictures["lenet-300-100-mnist-accuracy-parameters"].svg
+    for word in ("DSR", "SET", "Static", "Full dense", "reference", "parameters"):
+        assert f">{word}</text>" in svg
+
+
+def test_the_same_data_give_the_same_bytes(examples: Experiment, pictures: dict[str, Picture]) -> None:
+    again = {picture.name: picture for plate in plates(examples) for picture in plate.pictures}
+    assert again == pictures
+
+
+def test_a_figure_in_a_page_follows_its_colours_and_keeps_its_names_to_itself(pictures: dict[str, Picture]) -> None:
+    picture = pictures["lenet-300-100-mnist-layers-dsr-layer"]
+    inline = str(picture.inline())
+    assert palette.INK.light not in inline
+    assert "var(--ink)" in inline
+    root = ElementTree.fromstring(inline)
+    names = [element.get("id") for element in root.iter() if element.get("id")]
+    assert len(set(names)) == len(names)
+    assert all(str(name).startswith(picture.name) for name in names)
+
+
+def test_the_alt_text_says_what_is_seen(pictures: dict[str, Picture]) -> None:
+    assert "fc1.weight is sparsest (0.995)" in pictures["lenet-300-100-mnist-layers-dsr-layer"].alt
+    assert "of DSR with" in pictures["lenet-300-100-mnist-accuracy-parameters"].alt
+
+
+def test_only_methods_that_move_weights_between_layers_have_layers_to_show(examples: Experiment) -> None:
+    (result,) = representatives(examples, moves_weights).values()
+    assert (result.config.method_name, result.config.sparsity, result.config.seed) == ("DSR", 0.99, 1)
+
+
+def test_residual_groups_add_up_their_layers(tmp_path: Path) -> None:
+    write_run(tmp_path, 90.0, model="wrn_10_1", data="synthetic_colour", method="DSR", sparsity=0.9, epochs=2)
+    (result,) = experiment_in(tmp_path).results
+    groups = residual_groups(result)
+    assert list(groups) == ["group 1", "group 2", "group 3"]
+    sizes = {
+        f"groups.{i}": (group, sum(y.positions for y in result.layers if y.name.startswith(f"groups.{i}.")))
+        for i, group in enumerate(groups)
+    }
+    for prefix, (group, size) in sizes.items():
+        active = sum(layer.active for layer in result.layers if layer.name.startswith(prefix))
+        assert groups[group][-1] == pytest.approx(1 - active / size)
+
+
+def test_learning_curves_are_medians_over_seeds(examples: Experiment) -> None:
+    group = next(group for group in examples.groups if group.label == "DSR")
+    curve = learning_curve(group, "test_accuracy")
+    assert list(curve) == list(range(1, 11))
+    assert curve[10] == pytest.approx(97.4)
+
+
+def test_runs_that_stopped_early_are_drawn_against_when_they_did(tmp_path: Path) -> None:
+    for epoch, accuracy in ((90, 97.6), (10, 96.9), (2, 95.1)):
+        for seed in range(2):
+            method = {"name": "DSR", "sparsity": 0.99, "until": epoch}
+            write_run(tmp_path, accuracy + seed / 10, method=method, seed=seed, epochs=2)
+    write_run(tmp_path, 84.9, method="Gradual", sparsity=0.99, epochs=2)
+    experiment = experiment_in(tmp_path)
+    (series,) = series_of(experiment)
+    assert series.label == "DSR, sparsity 0.99"
+    assert [until(group) for group in series.groups] == [2, 10, 90]
+    picture = next(picture for plate in plates(experiment) for picture in plate.pictures if "stopped" in picture.name)
+    assert "95.15 % until epoch 2, 97.65 % until 90" in picture.alt
+    assert ">Compressed, sparsity 0.99</text>" in picture.svg
+
+
+def test_there_they_are_and_not_in_the_other_figures_too(tmp_path: Path) -> None:
+    """Only beside the one that stopped as in the paper: alone they are what there is to see."""
+    for number in (2, 10):
+        write_run(tmp_path, 95.0, method={"name": "DSR", "sparsity": 0.99, "until": number}, epochs=2)
+    assert len(without_variants(experiment_in(tmp_path)).groups) == 2
+    write_run(tmp_path, 97.0, method="DSR", sparsity=0.99, epochs=2)
+    assert [group.label for group in without_variants(experiment_in(tmp_path)).groups] == ["DSR"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"method": "Dense"}, {"method": "Static", "sparsity": 0.9}, {"method": "SET", "sparsity": 0.3}],
+)
+def test_one_run_alone_can_be_drawn(tmp_path: Path, settings: dict[str, Any]) -> None:
+    write_run(tmp_path, 97.0, epochs=1, **settings)
+    assert plates(experiment_in(tmp_path))
+
+
+def test_labels_are_not_taken_for_formulas() -> None:
+    picture = paint("odd", "", "", lambda axes: axes.plot([0, 1], [0, 1], label="$x_1 <&> \\frac$") and None)
+    assert "$x_1 &lt;&amp;&gt; \\frac$" in picture.svg
+
+
+# How colours look without one kind of cone: matrices for linear RGB from Machado, Oliveira & Fernandes, 2009.
+VISION = {
+    "normal": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+TO_XYZ = np.array([[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]])
+
+
+def in_lab(colour: str, vision: np.ndarray) -> np.ndarray:
+    """A colour in CIELAB, where distances are differences that people see; 2 is hardly any, 20 is clear."""
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    xyz = TO_XYZ @ np.clip(vision @ linear, 0, 1) / np.array([0.9505, 1.0, 1.0888])
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_methods_are_told_apart_with_any_kind_of_colour_vision(vision: str) -> None:
+    for tone in ("light", "dark"):
+        seen = [in_lab(getattr(colour, tone), VISION[vision]) for colour in palette.METHODS.values()]
+        assert min(np.linalg.norm(one - other) for one, other in combinations(seen, 2)) > 20
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_method_has_a_colour_that_is_readable_on_both_grounds() -> None:
+    assert set(palette.METHODS) == set(FAMILIES)
+    assert len({colour.light for colour in palette.ALL}) == len(palette.ALL)
+    for colour in (*palette.METHODS.values(), palette.OTHER):
+        assert contrast(colour.light, palette.GROUND.light) >= 3
+        assert contrast(colour.dark, palette.GROUND.dark) >= 3
+    for text in (palette.INK, palette.QUIET):
+        assert contrast(text.light, palette.GROUND.light) >= 4.5
+        assert contrast(text.dark, palette.GROUND.dark) >= 4.5
