@@ -40,7 +40,7 @@ def write_run(root: Path, accuracy: float, *, finished: bool = True, seconds: fl
     folder.claim(config)
     layers = _layers(config)
     folder.write_table("metrics.csv", METRICS, _metrics(config, accuracy, seconds, layers[-1]))
-    folder.write_table("layers.csv", ["epoch", *shapes(config.model)[0]], layers)
+    folder.write_table("layers.csv", ["epoch", *shapes(str(config.model))[0]], layers)
     history = _history(config)
     if history:
         folder.write_table("history.csv", list(history[0]), history)
@@ -63,7 +63,7 @@ def write_examples(root: Path, epochs: int = 10) -> None:
 
 def _layers(config: Config) -> list[dict[str, float]]:
     """Active weights by epoch; DSR and SNFS let the first layer give away up to half of its weights."""
-    active = {name: round((1 - config.sparsity) * prod(shape)) for name, shape in shapes(config.model)[0].items()}
+    active = {name: round((1 - config.sparsity) * prod(shape)) for name, shape in shapes(str(config.model))[0].items()}
     first, *others = active
     moves = config.method_name in ("DSR", "SNFS")
     rows = []
@@ -90,7 +90,7 @@ def _metrics(config: Config, accuracy: float, seconds: float, last: dict[str, fl
 def _history(config: Config) -> list[dict[str, Any]]:
     if config.method_name in ("Dense", "Static"):
         return []
-    names = list(shapes(config.model)[0])
+    names = list(shapes(str(config.model))[0])
     rows = []
     for i in range(4 * config.num_epochs):
         counts = {f"{what}:{name}": 100 + 7 * (i % 5) for what in ("pruned", "grown") for name in names}
@@ -100,7 +100,7 @@ def _history(config: Config) -> list[dict[str, Any]]:
 
 
 def _summary(config: Config, accuracy: float, seconds: float, last: dict[str, float]) -> dict[str, Any]:
-    sparse, num_dense = shapes(config.model)
+    sparse, num_dense = shapes(str(config.model))
     is_dense = config.method_name == "Dense"
     layers = [
         {"name": name, "shape": shape, "active": last[name], "sparsity": 1 - last[name] / prod(shape)}

@@ -12,12 +12,12 @@ import torch
 from regrow.lab.config import Config, make_config
 from regrow.lab.config.paper import Settings
 from regrow.lab.data import Data, Dataset, synthesize
+from regrow.lab.models import read_model
 from regrow.lab.run.start import begin
 from regrow.lab.run.state import Training
 from regrow.lab.run.steps import EagerSteps, Steps, choose_steps
 
 METHODS = ("Static", "SET", "DSR", "RigL", "DeepR")
-IMAGES = {"lenet_300_100": (1, 28, 28), "resnet_50": (3, 224, 224)}
 
 
 @dataclass
@@ -39,13 +39,14 @@ class Lane:
 
 def images_for(model: str, batch_size: int, num_batches: int, device: torch.device) -> Dataset:
     """Made-up images of the size that the paper trains a model on."""
-    shape = IMAGES.get(model, (3, 32, 32))
+    usual = read_model(model).usual
+    channels, height, width = usual.image_shape
     return synthesize(
-        image_shape=shape,
-        num_classes=1000 if model == "resnet_50" else 10,
+        image_shape=(channels, height, width),
+        num_classes=usual.num_classes,
         num_train=batch_size * num_batches,
         num_test=10,
-        augmentation="crop_flip" if shape == (3, 32, 32) else "none",
+        augmentation="crop_flip" if height == 32 else "none",
         device=device,
     )
 

@@ -11,11 +11,9 @@ from regrow.files.export import check_place, choose_format, export_content
 from regrow.files.format import Content
 from regrow.files.onnx import check_packages
 from regrow.lab.config import Config
-from regrow.lab.data import open_data
-from regrow.lab.data.recipes import RECIPES
-from regrow.lab.models import sparse_layers
+from regrow.lab.models import Inputs, sparse_layers
 from regrow.lab.run.folder import BadRun, RunFolder
-from regrow.lab.run.start import Images, build_model
+from regrow.lab.run.start import build_model
 from regrow.methods import METHODS
 
 
@@ -56,12 +54,13 @@ def _expanded(folder: RunFolder, config: Config) -> Content:
     return Content(state, {}, _made_by(folder, config))
 
 
-def _images_of(config: Config) -> Images:
+def _images_of(config: Config) -> Inputs:
     """What the network expects; a data set need not be fetched for that."""
-    return RECIPES.get(config.data) or open_data(config.data, device="cpu")
+    told = config.data.inputs
+    return config.data.open("cpu") if told is None else told
 
 
-def _network(folder: RunFolder, config: Config, images: Images) -> nn.Module:
+def _network(folder: RunFolder, config: Config, images: Inputs) -> nn.Module:
     """The plain network with the final weights in it."""
     model = build_model(config, images)
     weights = folder.read_tensors("final_weights")

@@ -1,6 +1,7 @@
 """What a run is: settings over the paper's defaults, points in time, and ids that never change."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,30 +11,36 @@ import regrow
 from regrow.lab.config import Config, make_config, parent_of, read_config
 from regrow.lab.config.paper import merge, settings_for
 from regrow.lab.config.schedule import Timetable
+from regrow.lab.models import read_model
 
 
 def test_the_papers_settings_are_the_defaults():
     config = make_config({"method": "DSR", "sparsity": 0.99})
-    assert (config.model, config.data, config.num_epochs, config.batch_size) == ("lenet_300_100", "mnist", 100, 100)
-    assert config.optimizer.lr == {0: 0.1, 25: 0.02, 50: 0.004, 75: 0.0008}
+    assert (str(config.model), str(config.data), config.num_epochs, config.batch_size) == (
+        "lenet_300_100",
+        "mnist",
+        100,
+        100,
+    )
+    assert config.learning_rate.values == {0: 0.1, 25: 0.02, 50: 0.004, 75: 0.0008}
     assert config.make_method(steps_per_epoch=600) == regrow.DSR(
         sparsity=0.99, prune=600, period={0: 100, 15_000: 200, 30_000: 400, 45_000: 800}, until=54_000, l1=1e-4
     )
     wide = make_config({"model": "wrn_28_2", "method": "DSR", "sparsity": 0.9})
-    assert (wide.data, wide.num_epochs, wide.optimizer.weight_decay) == ("cifar10", 200, 5e-4)
+    assert (str(wide.data), wide.num_epochs, wide.optimizer.weight_decay) == ("cifar10", 200, 5e-4)
     assert wide.method["prune"] == 20_000
 
 
 def test_schedules_stretch_with_the_training():
     short = make_config({"method": "DSR", "sparsity": 0.99, "epochs": 20})
-    assert short.timetable(600).steps(short.optimizer.lr) == {0: 0.1, 3000: 0.02, 6000: 0.004, 9000: 0.0008}
+    assert short.timetable(600).steps(short.learning_rate.values) == {0: 0.1, 3000: 0.02, 6000: 0.004, 9000: 0.0008}
     assert short.make_method(600).until == 18 * 600
 
 
 def test_the_papers_schedules_fit_below_ones_written_for_another_length():
     mine = {"method": "DSR", "sparsity": 0.9, "epochs": 30, "written_for": 30, "optimizer": {"lr": {0: 0.1, 20: 0.01}}}
     config = make_config(mine)
-    assert config.timetable(100).steps(config.optimizer.lr) == {0: 0.1, 2000: 0.01}
+    assert config.timetable(100).steps(config.learning_rate.values) == {0: 0.1, 2000: 0.01}
     assert config.make_method(100).until == 2700  # 90 of 100 epochs
 
 
@@ -41,9 +48,15 @@ def test_static_and_thin_networks_train_twice_as_long():
     static = make_config({"method": "Static", "sparsity": 0.9, "epochs": 20})
     thin = make_config({"method": "Dense", "width": "thin", "sparsity": 0.9, "epochs": 20})
     assert static.num_epochs == thin.num_epochs == 40
-    assert static.timetable(600).steps(static.optimizer.lr)[2 * 9000] == 0.0008
+    assert static.timetable(600).steps(static.learning_rate.values)[2 * 9000] == 0.0008
     wide = make_config({"model": "wrn_28_2", "method": "Static", "sparsity": 0.9})
-    assert wide.timetable(500).steps(wide.optimizer.lr) == {0: 0.1, 60_000: 0.02, 110_000: 0.004, 175_000: 0.0008}
+    by_step = wide.timetable(500).steps(wide.learning_rate.values)
+    assert by_step == {
+        0: 0.1,
+        60_000: 0.02,
+        110_000: 0.004,
+        175_000: 0.0008,
+    }
 
 
 def test_a_compressed_run_goes_on_from_the_dense_run_of_its_seed():
@@ -82,6 +95,16 @@ def test_a_ticket_names_the_run_it_starts_from_by_its_settings():
 def test_ids_are_pinned(settings: dict, id_: str):
     """If this fails, every result obtained so far is orphaned: change the code, not the test."""
     assert make_config(settings).id == id_
+
+
+def test_ids_of_all_runs_that_are_kept_are_what_their_settings_make():
+    kept = sorted((Path(__file__).parents[3] / "results").glob("*/*/config.json"))
+    assert len(kept) > 300
+    for path in kept:
+        saved = json.loads(path.read_text())
+        config = read_config(saved["config"])
+        assert config.id == saved["id"] == path.parent.name
+        assert read_config(json.loads(json.dumps(config.settings()))) == config
 
 
 def test_an_id_ignores_what_changes_nothing_and_sees_what_does():
@@ -230,4 +253,4 @@ def test_every_setting_of_the_paper_makes_a_config():
     for model in ("lenet_300_100", "wrn_28_2", "wrn_16_4", "resnet_50"):
         for method in regrow.METHODS:
             assert isinstance(make_config({"model": model, "method": method, "sparsity": 0.9}), Config)
-        assert settings_for(model, "Dense", is_thin=True)["stretch"] == 2.0
+        assert settings_for(read_model(model).paper, "Dense", is_thin=True)["stretch"] == 2.0

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from regrow.lab.data import cifar, idx
-from regrow.lab.data.recipes import RECIPES
+from regrow.lab.data import cifar, fetched, idx
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -89,9 +88,9 @@ def test_pictures_become_the_binary_release(tmp_path: Path) -> None:
     assert (tmp_path / "data_batch_1.bin").stat().st_size == per_file * 3073
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", fetched())
 def test_every_recipe_names_digests_for_the_files_it_reads(name: str) -> None:
-    recipe = RECIPES[name]
+    recipe = fetched()[name].recipe
     files = (*cifar.TRAIN_FILES, cifar.TEST_FILE) if name == "cifar10" else idx.FILES
     assert set(recipe.digests) == set(files)
     assert all(len(digest) == 64 for digest in recipe.digests.values())

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from regrow.lab import models
+from regrow.lab.models.resnet import ResNet
 
 SIZES = {
     # name: (parameters, sparse tensors, sparse positions)
@@ -28,7 +29,7 @@ def num_sparse(model: nn.Module) -> int:
     return sum(parameters[name].numel() for name in models.sparse_layers(model))
 
 
-@pytest.fixture(scope="module", params=models.NAMES)
+@pytest.fixture(scope="module", params=models.PAPER)
 def full(request: pytest.FixtureRequest) -> tuple[str, nn.Module]:
     torch.manual_seed(0)
     return request.param, models.build(request.param)
@@ -92,7 +93,7 @@ def test_initialize_is_a_function_of_its_generator() -> None:
     assert all(torch.equal(p, q) for p, q in pairs)
 
 
-@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("name", models.PAPER)
 def test_narrower_is_smaller(name: str) -> None:
     widths = [0.05, 0.1, 0.15, 0.2, 0.31, 0.4] if name == "resnet_50" else [0.03, 0.1, 0.2, 0.31, 0.45, 0.6, 0.8, 1.0]
     with torch.device("meta"):
@@ -102,7 +103,7 @@ def test_narrower_is_smaller(name: str) -> None:
     assert len({len(models.sparse_layers(model)) for model in thin}) == 1
 
 
-@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("name", models.PAPER)
 @pytest.mark.parametrize("density", [0.1, 0.2, 0.5])
 def test_some_width_comes_close_to_any_thin_dense_target(name: str, density: float) -> None:
     target = (density + 1 / 32) * SIZES[name][2]
@@ -115,7 +116,7 @@ def test_some_width_comes_close_to_any_thin_dense_target(name: str, density: flo
     assert reached == pytest.approx(target, rel=0.06)
 
 
-@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("name", models.PAPER)
 def test_a_training_step_moves_every_parameter(name: str) -> None:
     torch.manual_seed(0)
     model = models.build(name, width=THIN[name], num_classes=7)
@@ -135,13 +136,13 @@ def test_full_networks_give_logits() -> None:
 
 
 def test_wrn_downsamples_twice_and_resnet_five_times() -> None:
-    wrn, resnet = models.build("wrn_10_1"), models.ResNet((1, 1, 1, 1), width=0.1)
+    wrn, resnet = models.build("wrn_10_1"), ResNet((1, 1, 1, 1), width=0.1)
     assert wrn.groups(wrn.stem(torch.randn(1, 3, 32, 32))).shape == (1, 64, 8, 8)
     assert resnet.groups(resnet.stem(torch.randn(1, 3, 224, 224))).shape[2:] == (7, 7)
 
 
 def test_any_wide_resnet_by_name() -> None:
-    model = models.build("wrn_16_4", in_channels=1, num_classes=3)
+    model = models.build("wrn_16_4", image_shape=(1, 32, 32), num_classes=3)
     assert model(torch.randn(2, 1, 16, 16)).shape == (2, 3)
     assert len(models.sparse_layers(model)) == 12
 
@@ -154,7 +155,7 @@ def test_shortcut_only_where_the_shape_changes() -> None:
 
 
 def test_lenet_takes_other_images() -> None:
-    assert models.build("lenet_300_100", in_features=3 * 32 * 32)(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+    assert models.build("lenet_300_100", image_shape=(3, 32, 32))(torch.randn(2, 3, 32, 32)).shape == (2, 10)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def kept(model: str) -> dict[tuple[str, float | None], Group]:
     """By name and sparsity."""
     names = ("lenet_mnist", "lenet_early_stop", "wrn_cifar10", "wrn_tickets", "wrn_early_stop")
     folders = [ROOT / "results" / name for name in names]
-    experiments = {experiment.model: experiment for experiment in collect(*find_runs(folders)).experiments}
+    experiments = {str(experiment.config.model): experiment for experiment in collect(*find_runs(folders)).experiments}
     return {(group.name, group.sparsity): group for group in experiments[model].groups}
 
 

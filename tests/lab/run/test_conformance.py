@@ -6,7 +6,6 @@ import pytest
 import torch
 from small_runs import small
 
-from regrow.lab.data import open_data
 from regrow.lab.run.start import begin
 from regrow.lab.run.state import Training
 from regrow.lab.run.steps import EagerSteps
@@ -21,7 +20,7 @@ class LabTrial:
         settings = {"name": method, "period": 1 if method == "DeepR" else 3, "until": 30}
         config = small(method=settings, start={"run": None, "weights": "fresh"}, stretch=1.0, epochs=2)
         device = torch.device("cpu")
-        data = open_data(config.data, device=device)
+        data = config.data.open(device)
         training = Training(config, data, device, begin(config, data, root))
         self.model, self.optimizer, self.sparse = training.model, training.optimizer, training.sparse
         self.training, self.steps = training, EagerSteps(training)

@@ -1,5 +1,6 @@
 """The command line of the lab."""
 
+import inspect
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -214,13 +215,14 @@ def data(name: Annotated[str | None, typer.Argument(help="The data set; without 
 
     Example: `regrow data mnist`
     """
-    from regrow.lab.data import NAMES, cache_root
+    from regrow.lab.config.component import components
+    from regrow.lab.data import cache_root, fetched
 
     if name is None:
-        for known in NAMES:
+        for known, data_set in components("data").items():
             place = cache_root() / known
-            made = known.startswith("synthetic")
-            out.print(f"{known:18}{'made on the spot' if made else place if place.exists() else 'not fetched yet'}")
+            told = place if place.exists() else "not fetched yet" if known in fetched() else inspect.getdoc(data_set)
+            out.print(f"{known:18}{told}", soft_wrap=True, markup=False)
         return
     out.print(str(_fetch(name)), soft_wrap=True, markup=False)
 
@@ -249,7 +251,6 @@ def methods(name: Annotated[str | None, typer.Argument(help="Tell all about this
 
     Example: `regrow methods DSR`
     """
-    import inspect
     import sys
 
     from regrow.core.names import suggest

@@ -3,74 +3,59 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from regrow.lab.config import paper
 from regrow.lab.config.checks import (
     check_config,
     check_fields,
     check_length_is_told,
-    check_model_and_method,
+    check_method_name,
     check_plain_values,
     check_positive,
+    check_rest_is_told,
 )
+from regrow.lab.config.component import Component, read_component
 from regrow.lab.config.paper import Settings, merge
 from regrow.lab.config.schedule import TIMES, Timetable, is_schedule, read_schedule, rewritten, tidy
+from regrow.lab.config.start import FRESH, Start
 from regrow.methods.method import METHODS, Method
 
-Epochs = dict[float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Optimizer:
-    """SGD. `lr`: the learning rate by first epoch."""
-
-    lr: Epochs = field(default_factory=lambda: {0: 0.1})
-    momentum: float = 0.9
-    nesterov: bool = True
-    weight_decay: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """Where a run begins.
-
-    `topology`: "random"; "magnitude" (the largest weights); "final" (that of the other run when it ended); "counts"
-    (random, but with as many weights in each layer as the other run ended with). `weights`: "fresh" draws; "initial"
-    (as the other run drew them, before masking); "final" (as it left them). `run`: the other run, by its id or by
-    settings that make it out of this run's model, data, sparsity, seed and length, e.g. {"method": "DSR"}.
-    """
-
-    topology: str = "random"
-    weights: str = "fresh"
-    run: str | Settings | None = None
+if TYPE_CHECKING:
+    from regrow.lab.data.named import NamedData
+    from regrow.lab.learning_rates import LearningRate, Rates
+    from regrow.lab.models import Model
+    from regrow.lab.optimizers import Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """One training, completely.
 
-    It lasts `epochs` times `stretch`. Points in time in schedules are epochs of a training of `written_for` epochs and
-    move along when the training is longer or shorter. `width`: of the hidden layers, 1 for the full network; "thin"
-    for the dense network that takes as many bits as a sparse one of this sparsity. `method`: its name and fields;
-    `until`, `begin` and the keys of tables are epochs, periods are steps or text like "2 epochs".
+    It lasts `epochs` times `stretch`, or `max_steps`. Points in time in schedules are those of a training as long as
+    `written_for`, and move along when the training is longer or shorter: epochs, or steps of a run of so many steps.
+    `width`: of the hidden layers, 1 for the full network; "thin" for the dense network that takes as many bits as a
+    sparse one of this sparsity. `method`: its name and fields; `until`, `begin` and the keys of tables are points in
+    time, periods are steps or text like "2 epochs". `clip`: gradients are made no longer than that, all together.
     """
 
-    model: str
-    data: str
+    model: "Model"
+    data: "NamedData"
     method: Settings
-    epochs: int
+    epochs: int | None = None
+    max_steps: int | None = None
     written_for: float
     batch_size: int
-    optimizer: Optimizer
+    optimizer: "Optimizer"
+    learning_rate: "LearningRate"
+    clip: float | None = None
     seed: int = 0
     stretch: float = 1.0
     width: float | str = 1.0
     precision: str = "float32"
     storage: str = "dense"
-    start: Start = Start()
+    start: Start = FRESH
 
     @property
     def method_name(self) -> str:
@@ -81,13 +66,33 @@ class Config:
         return float(self.method.get("sparsity", 0.0))
 
     @property
+    def is_thin(self) -> bool:
+        return self.width == "thin"
+
+    @property
     def num_epochs(self) -> int:
-        """How long it really trains."""
-        return max(1, round(self.epochs * self.stretch))
+        """How long it really trains; of a run of so many steps it is not known before there is data."""
+        return 0 if self.epochs is None else max(1, round(self.epochs * self.stretch))
+
+    @property
+    def length(self) -> str:
+        """How long that is, in words."""
+        return f"{self.num_epochs} epochs" if self.max_steps is None else f"{self.num_steps(1):,} steps"
+
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """How long that is in steps."""
+        if self.max_steps is None:
+            return self.num_epochs * steps_per_epoch
+        return max(1, round(self.max_steps * self.stretch))
 
     def timetable(self, steps_per_epoch: int) -> Timetable:
-        """Turns epochs, as schedules are written, into this run's steps."""
-        return Timetable(self.num_epochs * steps_per_epoch, self.written_for, steps_per_epoch)
+        """Turns points in time, as schedules are written, into this run's steps."""
+        return Timetable(self.num_steps(steps_per_epoch), self.written_for, steps_per_epoch)
+
+    def rates(self, steps_per_epoch: int) -> "Rates":
+        """The learning rate of each step."""
+        density = 1.0 if self.is_thin else 1 - self.sparsity
+        return self.learning_rate.rates(self.timetable(steps_per_epoch), density)
 
     def make_method(self, steps_per_epoch: int) -> Method:
         given = {key: value for key, value in self.method.items() if key != "name"}
@@ -96,8 +101,14 @@ class Config:
     def settings(self) -> Settings:
         """Everything as plain tables, for JSON."""
         made = {f.name: getattr(self, f.name) for f in fields(self)}
-        made["optimizer"] = {f.name: getattr(self.optimizer, f.name) for f in fields(Optimizer)}
-        made["start"] = {f.name: getattr(self.start, f.name) for f in fields(Start)}
+        rate, optimizer = made.pop("learning_rate"), made["optimizer"]
+        is_table, is_sgd = rate.name == "table", optimizer.name == "SGD"
+        made |= {"model": self.model.said(), "data": self.data.said(), "start": self.start.settings()}
+        made["optimizer"] = ({} if is_sgd else {"name": optimizer.name}) | optimizer.settings()
+        if is_table:
+            made["optimizer"]["lr"] = rate.values
+        else:
+            made["learning_rate"] = {"name": rate.name, **rate.settings()}
         return made
 
     @property
@@ -106,13 +117,27 @@ class Config:
 
         A field that is added later, with a default that changes nothing, leaves the ids of older runs as they are.
         """
-        kind = "thin" if self.width == "thin" else self.method_name.lower()
-        parts = [self.model, self.data.split(":")[0], kind, f"{self.sparsity:g}" if "sparsity" in self.method else ""]
-        said = _not_default(self) | {"method": _not_default_of_method(self.method)}
-        said = json.loads(json.dumps(said))  # keys as text, whatever they were
-        text = json.dumps(said, sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        kind = "thin" if self.is_thin else self.method_name.lower()
+        sparsity = f"{self.sparsity:g}" if "sparsity" in self.method else ""
+        parts = [str(self.model), str(self.data), kind, sparsity]
+        said = json.loads(json.dumps(self._departures()))  # keys as text, whatever they were
+        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
         return "-".join([*filter(None, parts), f"seed{self.seed}", digest])
+
+    def _departures(self) -> Settings:
+        """All that is not as it would be if nobody had said anything, as settings."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        rate, optimizer = given.pop("learning_rate"), given.pop("optimizer")
+        said = {key: value.said() if isinstance(value, Component) else value for key, value in given.items()}
+        if "start" in said:
+            said["start"] = self.start.departures()
+        said["method"] = _departures_of_method(self.method)
+        of_optimizer = optimizer.departures() | ({} if optimizer.name == "SGD" else {"name": str(optimizer)})
+        if rate.name != "table":
+            said["learning_rate"] = {"name": rate.name, **rate.departures()}
+        elif rate.departures():
+            of_optimizer["lr"] = rate.values
+        return said | ({"optimizer": of_optimizer} if of_optimizer else {})
 
 
 def make_config(settings: Mapping[str, Any]) -> Config:
@@ -122,21 +147,38 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     'lenet_300_100-mnist-dsr-0.99-seed0-90f0e65b'
     """
     given = spell_out(settings)
-    model = given.setdefault("model", "lenet_300_100")
-    check_model_and_method(model, given.get("method", {}))
+    model = read_component("model", given.setdefault("model", "lenet_300_100"))
+    check_method_name(given.get("method", {}))
     check_length_is_told(given)
     is_thin = given.get("width") == "thin"
-    below = paper.settings_for(model, given["method"]["name"], is_thin, given.get("stretch"))
-    length: Any = given.get("written_for", below["written_for"])
+    below = paper.settings_for(model.paper, given["method"]["name"], is_thin, given.get("stretch"))
+    if not below:
+        check_rest_is_told(given, str(model))
+        length: Any = given.get("written_for", given.get("max_steps", given.get("epochs")))
+        return _build({"written_for": length, **given})
+    length = given.get("written_for", below["written_for"])
     check_positive("written_for", length)
-    return _build(merge(rewritten(below, length), given))
+    return _build(merge(rewritten(_that_fit(below, given), length), given))
+
+
+def _that_fit(below: Settings, given: Settings) -> Settings:
+    """Of the paper's settings those that mean something below others."""
+    fit = merge({}, below)
+    if "max_steps" in given:
+        del fit["epochs"]
+    if given.get("optimizer", {}).get("name", "SGD") != "SGD":
+        fit["optimizer"] = {}  # what was found for SGD says nothing of others
+    elif "learning_rate" in given:
+        fit["optimizer"].pop("lr", None)
+    return fit
 
 
 def spell_out(settings: Mapping[str, Any]) -> Settings:
     """Settings in their full form: `method = "DSR"` is its name, `sparsity` a field of the method."""
     given = merge({}, settings)
-    if isinstance(given.get("method"), str):
-        given["method"] = {"name": given["method"]}
+    for table in ("method", "optimizer"):
+        if isinstance(given.get(table), str):
+            given[table] = {"name": given[table]}
     if "sparsity" in given and isinstance(given.setdefault("method", {}), Mapping):
         given["method"] = {**given["method"], "sparsity": given.pop("sparsity")}
     for table in ("method", "optimizer", "start"):
@@ -154,20 +196,25 @@ def parent_of(config: Config) -> Config | None:
     """The run that has to be finished before this one can start, if it is told by settings."""
     if not isinstance(config.start.run, Mapping):
         return None
-    mine = {
-        "model": config.model,
-        "data": config.data,
+    mine: Settings = {
+        "model": config.model.said(),
+        "data": config.data.said(),
         "seed": config.seed,
         "epochs": config.epochs,
+        "max_steps": config.max_steps,
         "batch_size": config.batch_size,
         "precision": config.precision,
         "storage": config.storage,
     }
-    if config.width != "thin":
+    mine = {key: value for key, value in mine.items() if value is not None}
+    if not config.is_thin:
         mine["width"] = config.width
     other = spell_out(config.start.run)
     if other.get("method", {}).get("name") != "Dense" or other.get("width") == "thin":
         mine["sparsity"] = config.sparsity
+    if config.model.paper is None:  # of which no other settings are known
+        told = config.settings()
+        mine |= {key: told[key] for key in ("optimizer", "learning_rate", "clip") if told.get(key) is not None}
     return make_config(merge(spell_out(mine), other))
 
 
@@ -178,13 +225,9 @@ def parent_id(config: Config) -> str | None:
 
 
 def _build(whole: Settings) -> Config:
-    check_fields(whole, Config, "a run")
-    for name, part in {"optimizer": Optimizer, "start": Start}.items():
-        check_fields(whole.get(name, {}), part, name)
+    check_fields(whole, Config, "a run", ("optimizer", "learning_rate"))
     check_plain_values(whole)
-    optimizer = {key: _float(value) for key, value in whole["optimizer"].items()}
-    rates = read_schedule("optimizer.lr", whole["optimizer"]["lr"])
-    optimizer["lr"] = {first: _float(rate) for first, rate in rates.items()}
+    optimizer = dict(whole.get("optimizer", {}))
     method = {key: _read_field(key, value) for key, value in whole["method"].items() if value is not None}
     if method["name"] == "Dense" and whole.get("width") != "thin":
         method.pop("sparsity", None)  # has no effect there
@@ -192,13 +235,16 @@ def _build(whole: Settings) -> Config:
     start["run"] = _in_short(start.get("run"), method.get("sparsity"))
     made = {
         **whole,
-        "data": _absolute(whole["data"]),
+        "model": read_component("model", whole["model"]),
+        "data": read_component("data", whole["data"]),
         "written_for": tidy(whole["written_for"]),
         "stretch": _float(whole.get("stretch", 1.0)),
         "width": _float(whole.get("width", 1.0)),
-        "optimizer": Optimizer(**optimizer),
+        "clip": _float(whole.get("clip")),
+        "learning_rate": _read_rate(optimizer.pop("lr", None), whole.get("learning_rate"), optimizer),
+        "optimizer": read_component("optimizer", {"name": "SGD", **optimizer}),
         "method": method,
-        "start": Start(**start),
+        "start": Start.read(start),
     }
     config = Config(**made)
     check_config(config)
@@ -207,6 +253,21 @@ def _build(whole: Settings) -> Config:
 
 
 # The same settings, however they are spelled, must be the same config, or a run would have several ids.
+
+
+def _read_rate(of_optimizer: Any, given: Any, optimizer: Settings) -> Any:
+    """The learning rate, which may be said as `optimizer.lr` or as `learning_rate`."""
+    if given is None and of_optimizer is None:
+        name = optimizer.get("name", "SGD")
+        raise ValueError(
+            f"say which learning rate {name} is to have: optimizer.lr=0.1, or learning_rate.name=cosine with "
+            "learning_rate.peak=0.1"
+        )
+    if given is not None and of_optimizer is not None:
+        raise ValueError("optimizer.lr and learning_rate both say the learning rate; leave one out")
+    values = given if of_optimizer is None else of_optimizer
+    is_plain = of_optimizer is not None or is_schedule(values) or not isinstance(values, (str, Mapping))
+    return read_component("learning_rate", {"name": "table", "values": values} if is_plain else values)
 
 
 def _read_field(key: str, value: Any) -> Any:
@@ -231,26 +292,6 @@ def _in_short(run: Any, sparsity: Any) -> Any:
     return {**other, "method": short} if short else other
 
 
-def _absolute(data: Any) -> Any:
-    """Data in a folder is the same data from wherever it is named."""
-    kind, colon, path = data.partition(":")
-    return f"{kind}:{Path(path).expanduser().resolve()}" if kind == "folder" and colon else data
-
-
-def _not_default(part: Any) -> Settings:
-    """The fields that differ from what they would be if nobody had said anything."""
-    made: Settings = {}
-    for f in fields(part):
-        value = getattr(part, f.name)
-        default = f.default_factory() if f.default_factory is not MISSING else f.default
-        if isinstance(value, (Optimizer, Start)):
-            if inner := _not_default(value):
-                made[f.name] = inner
-        elif value != default:
-            made[f.name] = value
-    return made
-
-
-def _not_default_of_method(given: Settings) -> Settings:
+def _departures_of_method(given: Settings) -> Settings:
     defaults = {f.name: f.default for f in fields(METHODS[given["name"]])}
     return {key: value for key, value in given.items() if key not in defaults or value != defaults[key]}

@@ -10,6 +10,8 @@ from typing import Any
 from regrow.lab.config.schedule import is_schedule
 
 Settings = dict[str, Any]
+COMPONENTS = ("model", "optimizer", "learning_rate")
+"""Settings with a name, whose fields say nothing under another name."""
 
 _LENET: Settings = {
     "data": "mnist",
@@ -98,20 +100,24 @@ _RESNET_BY_METHOD: Mapping[str, Settings] = {
 }
 
 
-def settings_for(model: str, method: str, is_thin: bool, stretch: Any = None) -> Settings:
-    """What the paper did with this network and method; a Wide ResNet of any size is treated like WRN-28-2.
+_NETWORKS: Mapping[str, tuple[Settings, Mapping[str, Settings]]] = {
+    "lenet": (_LENET, _LENET_BY_METHOD),
+    "wide_resnet": (_WIDE_RESNET, _WIDE_RESNET_BY_METHOD),
+    "resnet": (_RESNET, _RESNET_BY_METHOD),
+}
+
+
+def settings_for(network: str | None, method: str, is_thin: bool, stretch: Any = None) -> Settings:
+    """What the paper did with one of its networks and a method; nothing for None. A Wide ResNet is as WRN-28-2.
 
     Who trains no longer than the others (`stretch` 1) has their learning rates too.
 
-    >>> settings_for("wrn_28_2", "DSR", is_thin=False)["method"]["prune"]
+    >>> settings_for("wide_resnet", "DSR", is_thin=False)["method"]["prune"]
     20000
     """
-    if model.startswith("wrn_"):
-        common, by_method = _WIDE_RESNET, _WIDE_RESNET_BY_METHOD
-    elif model.startswith("resnet_"):
-        common, by_method = _RESNET, _RESNET_BY_METHOD
-    else:
-        common, by_method = _LENET, _LENET_BY_METHOD
+    if network is None:
+        return {}
+    common, by_method = _NETWORKS[network]
     kind = ("thin" if "thin" in by_method else "Static") if is_thin else method
     special = by_method.get(kind, {})
     if stretch == 1 and special.get("stretch") == 2:
@@ -128,6 +134,15 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Settings:
     merged = deepcopy(dict(below))
     for key, value in above.items():
         old = merged.get(key)
+        if key in COMPONENTS and isinstance(value, Mapping):
+            old = _same_component(old, value)
         is_table = isinstance(old, dict) and isinstance(value, Mapping) and not is_schedule(old)
         merged[key] = merge(old, value) if is_table and isinstance(old, dict) else deepcopy(value)
     return merged
+
+
+def _same_component(old: Any, new: Mapping[str, Any]) -> Any:
+    """What is known of a component, if the new settings speak of that one."""
+    known = {"name": old} if isinstance(old, str) else old
+    is_another = isinstance(known, Mapping) and "name" in known and new.get("name", known["name"]) != known["name"]
+    return None if is_another else known

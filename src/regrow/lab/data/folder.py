@@ -5,14 +5,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from regrow.lab.config.component import Settings, component
 from regrow.lab.data.batches import check_batch_size, epoch_order, whole_batches
 from regrow.lab.data.cache import cache_root
 from regrow.lab.data.dataset import normalize, per_channel
+from regrow.lab.data.named import NamedData
 from regrow.lab.data.pictures import centre_crop, random_crop
+from regrow.lab.data.sources import Progress
 
 MEAN = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 STD = (0.229 * 255, 0.224 * 255, 0.225 * 255)
@@ -149,3 +153,50 @@ def _decode_ahead(
             yield normalize(images, mean, std), batch_labels.to(device, non_blocking=True)
     finally:
         pool.shutdown(cancel_futures=True)  # also when the reader stops early
+
+
+@component
+class Folder(NamedData):
+    """Pictures of yours, in class folders under train/ and val/: "folder:PATH"."""
+
+    name: ClassVar[str] = "folder"
+
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> Settings | None:
+        """The same folder from wherever it is named."""
+        kind, colon, path = text.partition(":")
+        if kind != cls.name:
+            return None
+        return {"path": str(Path(path).expanduser().resolve())} if colon and path else {}
+
+    def said(self) -> str:
+        return f"{self.name}:{self.path}"
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        return self.said()
+
+    def open(
+        self, device: torch.device | str, root: Path | str | None = None, progress: Progress | None = None
+    ) -> ImageFolder:
+        return open_folder(self.path)
+
+
+@component
+class ImageNet(NamedData):
+    """Photographs in a thousand classes, in the cache under imagenet; they must be asked for at their home."""
+
+    name: ClassVar[str] = "imagenet"
+    title: ClassVar[str] = "ImageNet"
+
+    def fetch(self, root: Path | str | None = None, progress: Progress | None = None) -> Path:
+        raise ValueError(
+            "imagenet must be asked for at its home; put its train/ and val/ into a folder and say --data folder:PATH"
+        )
+
+    def open(
+        self, device: torch.device | str, root: Path | str | None = None, progress: Progress | None = None
+    ) -> ImageFolder:
+        return open_folder()

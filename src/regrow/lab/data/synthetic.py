@@ -1,10 +1,16 @@
 """A small set that can be learnt and needs no download: one smooth, tinted pattern per class, under noise."""
 
+from pathlib import Path
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regrow.lab.config.component import component
 from regrow.lab.data.dataset import Augmentation, Dataset, Splits, place
+from regrow.lab.data.named import NamedData
+from regrow.lab.data.sources import Progress
 
 _COARSE = 5  # patterns are this coarse before they are blown up to the image
 _NOISE = 60.0
@@ -48,3 +54,29 @@ def _draw(patterns: Tensor, count: int, generator: torch.Generator) -> tuple[Ten
     noise = torch.randn(count, *patterns.shape[1:], generator=generator)
     pixels = 128 + patterns[labels] + _NOISE * noise
     return pixels.round().clamp(0, 255).to(torch.uint8), labels
+
+
+@component
+class Synthetic(NamedData):
+    """Grey images of 28 x 28, made on the spot."""
+
+    name: ClassVar[str] = "synthetic"
+    title: ClassVar[str] = "synthetic data"
+
+    def open(
+        self, device: torch.device | str, root: Path | str | None = None, progress: Progress | None = None
+    ) -> Dataset:
+        return synthesize(device=device)
+
+
+@component
+class SyntheticColour(NamedData):
+    """Colour images of 32 x 32, made on the spot."""
+
+    name: ClassVar[str] = "synthetic_colour"
+    title: ClassVar[str] = "synthetic colour data"
+
+    def open(
+        self, device: torch.device | str, root: Path | str | None = None, progress: Progress | None = None
+    ) -> Dataset:
+        return synthesize(image_shape=(3, 32, 32), augmentation="crop_flip", name=self.name, device=device)

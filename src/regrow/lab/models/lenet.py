@@ -1,8 +1,13 @@
 """LeNet-300-100, the paper's network for MNIST."""
 
+from math import prod
+from typing import ClassVar
+
 from torch import Tensor, nn
 
+from regrow.lab.config.component import component
 from regrow.lab.models.initialize import initialize
+from regrow.lab.models.model import Inputs, Model, Shape
 from regrow.lab.models.widths import scaled
 from regrow.storage.packed import linear_norm
 
@@ -30,3 +35,16 @@ class LeNet(nn.Module):
     def sparse_layers(self) -> list[str]:
         """The tensors the paper makes sparse: all three layers."""
         return ["fc1.weight", "fc2.weight", "fc3.weight"]
+
+
+@component
+class LeNet300100(Model):
+    """Three linear layers, the hidden ones of 300 and 100 units."""
+
+    name: ClassVar[str] = "lenet_300_100"
+    usual: ClassVar[Inputs] = Shape((1, 28, 28), 10)
+    paper: ClassVar[str] = "lenet"
+    title: ClassVar[str] = "LeNet-300-100"
+
+    def build(self, inputs: Inputs, width: float = 1.0) -> LeNet:
+        return LeNet(width=width, in_features=prod(inputs.image_shape), num_classes=inputs.num_classes)

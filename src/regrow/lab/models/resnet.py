@@ -1,10 +1,13 @@
 """ResNet-50 v1.5, the paper's network for ImageNet."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor, nn
 
+from regrow.lab.config.component import component
 from regrow.lab.models.initialize import initialize
+from regrow.lab.models.model import Inputs, Model, Shape
 from regrow.lab.models.widths import scaled
 
 STEM = 64
@@ -82,3 +85,16 @@ class ResNet(nn.Module):
         """The tensors the paper makes sparse: the convolutions of the bottlenecks and the final linear weight."""
         ends = ("conv1.weight", "conv2.weight", "conv3.weight", "fc.weight")
         return [name for name, _ in self.named_parameters() if name.endswith(ends)]
+
+
+@component
+class ResNet50(Model):
+    """Sixteen bottleneck blocks."""
+
+    name: ClassVar[str] = "resnet_50"
+    usual: ClassVar[Inputs] = Shape((3, 224, 224), 1000)
+    paper: ClassVar[str] = "resnet"
+    title: ClassVar[str] = "ResNet-50"
+
+    def build(self, inputs: Inputs, width: float = 1.0) -> ResNet:
+        return ResNet(width=width, in_channels=inputs.image_shape[0], num_classes=inputs.num_classes)

@@ -1,8 +1,13 @@
 """Wide residual networks (Zagoruyko & Komodakis, 2016); WRN-28-2 is the paper's network for CIFAR-10."""
 
+import re
+from typing import ClassVar
+
 from torch import Tensor, nn
 
+from regrow.lab.config.component import Settings, component
 from regrow.lab.models.initialize import initialize
+from regrow.lab.models.model import Inputs, Model, Shape
 from regrow.lab.models.widths import scaled
 
 STEM = 16
@@ -72,3 +77,37 @@ def check_size(depth: int, widen: int) -> None:
         raise ValueError(f"depth must be 6n + 4 (10, 16, 22, 28, 34, 40, ...), got {depth}")
     if widen < 1:
         raise ValueError(f"widen must be at least 1, got {widen}; to make the network thinner use width")
+
+
+@component
+class Wide(Model):
+    """Residual networks of three groups, wider than the first ones were; `wrn_28_2` is the paper's for CIFAR-10."""
+
+    name: ClassVar[str] = "wrn"
+    usual: ClassVar[Inputs] = Shape((3, 32, 32), 10)
+    paper: ClassVar[str] = "wide_resnet"
+
+    depth: int = 28
+    widen: int = 2
+
+    @classmethod
+    def parse(cls, text: str) -> Settings | None:
+        told = re.fullmatch(r"wrn_(\d+)_(\d+)", text)
+        return {"depth": int(told[1]), "widen": int(told[2])} if told else super().parse(text)
+
+    def check(self) -> None:
+        check_size(self.depth, self.widen)
+
+    def said(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return f"wrn_{self.depth}_{self.widen}"
+
+    @property
+    def title(self) -> str:
+        return f"WRN-{self.depth}-{self.widen}"
+
+    def build(self, inputs: Inputs, width: float = 1.0) -> WideResNet:
+        channels, num_classes = inputs.image_shape[0], inputs.num_classes
+        return WideResNet(self.depth, self.widen, width=width, in_channels=channels, num_classes=num_classes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regrow.lab.report.labels import experiment_title
+from regrow.lab.models import read_model
 from regrow.lab.report.tables import Cell, Column, Grid
 
 # Epoch time relative to static sparse training, as the paper prints it.
@@ -56,7 +56,7 @@ def _overhead(measured: dict[str, Any]) -> Bench:
         for row in measured["rows"]
         if row["method"] != "Static"
     ]
-    network = experiment_title(measured["model"], "").removesuffix(" on ")
+    network = read_model(measured["model"]).title
     made_with = measured["provenance"]
     note = f"{measured['how']}; {made_with['device']}, torch {made_with['torch']}, {made_with['finished'][:10]}."
     return Bench(network, note, Grid(columns, rows))

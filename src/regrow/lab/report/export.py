@@ -17,8 +17,8 @@ def results_csv(found: Collection) -> str:
 def _group_line(group: Group) -> dict[str, Value]:
     reference, config = group.reference, group.config
     return {
-        "model": config.model,
-        "data": config.data,
+        "model": config.model.in_words(),
+        "data": config.data.in_words(),
         "method": group.label,
         "sparsity": group.sparsity,
         "n": len(group.results),
@@ -52,8 +52,8 @@ def runs_csv(found: Collection) -> str:
 def _run_line(group: Group, result: Result) -> dict[str, Value]:
     return {
         "id": result.id,
-        "model": result.config.model,
-        "data": result.config.data,
+        "model": result.config.model.in_words(),
+        "data": result.config.data.in_words(),
         "method": group.label,
         "sparsity": group.sparsity,
         "seed": result.config.seed,

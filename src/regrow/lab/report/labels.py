@@ -22,16 +22,7 @@ NAMES = {
 }
 FAMILIES = ("Full dense", "Thin dense", "Static", "Compressed", "SET", "DeepR", "HashedNet", "DSR", "RigL", "SNFS")
 
-_MODELS = {"lenet_300_100": "LeNet-300-100", "resnet_50": "ResNet-50"}
-_DATA = {
-    "mnist": "MNIST",
-    "fashion_mnist": "Fashion-MNIST",
-    "cifar10": "CIFAR-10",
-    "imagenet": "ImageNet",
-    "synthetic": "synthetic data",
-    "synthetic_colour": "synthetic colour data",
-}
-_NOT_IN_A_LABEL = ("model", "data", "seed", "epochs", "method.name", "method.sparsity")
+_NOT_IN_A_LABEL = ("model", "data", "seed", "epochs", "max_steps", "method.name", "method.sparsity")
 _IN_EPOCHS = ("method.until", "method.begin")  # the defaults of methods are steps and do not compare
 _COUNT_OR_FRACTION = ("method.prune", "method.fraction")  # 1 is one unit, 1.0 is all of them
 _ORDER = ("start", "method.granularity", "method.scope", "stretch", "method.until")
@@ -44,7 +35,7 @@ def family(config: Config) -> str:
     >>> family(make_config({"method": "Gradual", "sparsity": 0.9}))
     'Compressed'
     """
-    name = "Thin" if config.width == "thin" else config.method_name
+    name = "Thin" if config.is_thin else config.method_name
     return NAMES.get(name, name)
 
 
@@ -53,13 +44,12 @@ def family_rank(name: str) -> int:
     return FAMILIES.index(name) if name in FAMILIES else len(FAMILIES)
 
 
-def experiment_title(model: str, data: str) -> str:
+def experiment_title(config: Config) -> str:
     """
-    >>> experiment_title("wrn_28_2", "cifar10")
+    >>> experiment_title(make_config({"model": "wrn_28_2", "method": "Dense"}))
     'WRN-28-2 on CIFAR-10'
     """
-    network = _MODELS.get(model) or (model.upper().replace("_", "-") if model.startswith("wrn_") else model)
-    return f"{network} on {_DATA.get(data, data)}"
+    return f"{config.model.title} on {config.data.title}"
 
 
 def label(config: Config, without: Sequence[str] = ()) -> str:
@@ -77,9 +67,14 @@ def label(config: Config, without: Sequence[str] = ()) -> str:
 
 def departures(config: Config) -> dict[str, str]:
     """In what a run is not as the paper's of this network and method, in words, by the setting."""
-    of_paper = partial(paper.settings_for, config.model, config.method_name, config.width == "thin")
-    mine, usual = _flat(config), _flat(paper_run(config, stretch=config.stretch))
-    usual |= {"written_for": of_paper(config.stretch)["written_for"], "stretch": of_paper().get("stretch", 1.0)}
+    of_paper = partial(paper.settings_for, config.model.paper, config.method_name, config.is_thin)
+    usual_run = paper_run(config, stretch=config.stretch)
+    mine, usual = _flat(config), _flat(usual_run)
+    for kind in ("optimizer", "learning_rate"):
+        if getattr(config, kind).name != getattr(usual_run, kind).name or config.model.paper is None:
+            usual = {key: value for key, value in usual.items() if not key.startswith(kind)} | _defaults(config, kind)
+    if config.model.paper is not None:
+        usual |= {"written_for": of_paper(config.stretch)["written_for"], "stretch": of_paper().get("stretch", 1.0)}
     changed = [key for key in {**mine, **usual} if mine.get(key) != usual.get(key)]
     changed.sort(key=lambda key: (_ORDER.index(key) if key in _ORDER else len(_ORDER), key))
     return {key: _in_words(key, mine.get(key), config) for key in changed}
@@ -96,11 +91,15 @@ def shared_departures(configs: Sequence[Config]) -> list[str]:
 
 def paper_run(config: Config, **settings: Any) -> Config:
     """The run of the paper that this one is, or is a variation of: full length, its own sparsity and data."""
-    settings |= {"model": config.model, "data": config.data, "method": config.method_name}
+    told = config.settings()
+    settings |= {"model": told["model"], "data": told["data"], "method": config.method_name}
+    if config.model.paper is None:  # of which nothing else is known
+        same = ("epochs", "max_steps", "batch_size", "optimizer", "learning_rate")
+        settings |= {key: told[key] for key in same if told.get(key) is not None}
     settings["written_for"] = config.written_for  # so that points in time compare
     if "sparsity" in config.method:
         settings["sparsity"] = config.sparsity
-    if config.width == "thin":
+    if config.is_thin:
         settings["width"] = "thin"
     return make_config(settings)
 
@@ -112,9 +111,17 @@ def _flat(config: Config) -> dict[str, Any]:
     flat = {f"method.{f.name}": f.default for f in fields(METHODS[config.method_name])}
     flat |= dict.fromkeys(_IN_EPOCHS)
     flat |= {f"method.{key}": value for key, value in tables.pop("method").items()}
-    flat |= {f"optimizer.{key}": value for key, value in tables.pop("optimizer").items()}
+    for kind in ("optimizer", "learning_rate"):
+        flat |= {f"{kind}.{key}": value for key, value in tables.pop(kind, {}).items()}
     flat |= {**tables, "start": start}
     return {key: value for key, value in flat.items() if key not in _NOT_IN_A_LABEL}
+
+
+def _defaults(config: Config, kind: str) -> dict[str, Any]:
+    """What a component of a run would be if only its name had been said."""
+    part = getattr(config, kind)
+    departed = part.departures()
+    return {f"{kind}.{key}": value for key, value in part.settings().items() if key not in ("name", *departed)}
 
 
 def _read_start(config: Config) -> tuple[str, str, str]:
@@ -127,7 +134,11 @@ def _other_run(start: Start, config: Config) -> str:
     if start.run is None or isinstance(start.run, str):
         return start.run or ""
     said = spell_out(start.run)
-    known = {"model": config.model, "data": config.data, "method": {"sparsity": config.sparsity}}
+    told = config.settings()
+    known = {"model": told["model"], "data": told["data"], "method": {"sparsity": config.sparsity}}
+    if config.model.paper is None:
+        same = ("epochs", "max_steps", "batch_size", "optimizer", "learning_rate")
+        known |= {key: told[key] for key in same if told.get(key) is not None}
     other = make_config(merge(known, {key: value for key, value in said.items() if key not in ("seed", "epochs")}))
     own = {**said, **{f"method.{key}": value for key, value in said.get("method", {}).items()}}
     parts = [label(other), *(f"{key.split('.')[-1]}={own[key]}" for key in _OTHER_RUN_MAY_SAY if key in own)]
@@ -149,7 +160,7 @@ def _in_words(key: str, value: Any, config: Config) -> str:
         return "rewiring to the end"
     if key == "stretch":
         return f"{_plain(value)}x"
-    if key in ("precision", "storage"):
+    if key in ("precision", "storage", "optimizer.name", "learning_rate.name"):
         return str(value)
     text = str(value) if key in _COUNT_OR_FRACTION else _plain(value)
     table, _, name = key.rpartition(".")

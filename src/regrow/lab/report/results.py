@@ -107,7 +107,7 @@ class Group:
 
     @property
     def reference(self) -> Reference | None:
-        return reference_for(self.config.model, self.config.data, self.name, self.sparsity)
+        return reference_for(str(self.config.model), str(self.config.data), self.name, self.sparsity)
 
     @property
     def paper_epochs(self) -> int:
@@ -123,19 +123,19 @@ class Group:
 class Experiment:
     """All results of one network on one data set. `shared`: in what all of them depart from the paper alike."""
 
-    model: str
-    data: str
+    config: Config
+    """One of its runs, for what all have in common."""
     shared: list[str]
     groups: list[Group]
 
     @property
     def title(self) -> str:
-        return experiment_title(self.model, self.data)
+        return experiment_title(self.config)
 
     @property
     def slug(self) -> str:
         """A name for files and anchors."""
-        return slug(f"{self.model}-{self.data}")
+        return slug(f"{self.config.model.in_words()}-{self.config.data.in_words()}")
 
     @property
     def results(self) -> list[Result]:
@@ -185,8 +185,10 @@ def collect(runs: Sequence[Run], problems: Sequence[str] = ()) -> Collection:
         if result.id in found:
             sentences.append(f"{result.id} was found more than once; it counts once")
         found.setdefault(result.id, result)
-    pairs = sorted({(result.config.model, result.config.data) for result in found.values()})
-    experiments = [_experiment(model, data, list(found.values())) for model, data in pairs]
+    alike: dict[tuple[str, str], list[Result]] = {}
+    for result in found.values():
+        alike.setdefault((result.config.model.in_words(), result.config.data.in_words()), []).append(result)
+    experiments = [_experiment(alike[pair]) for pair in sorted(alike)]
     return Collection(experiments, [run for id_, run in unfinished.items() if id_ not in found], sentences)
 
 
@@ -245,22 +247,23 @@ def _read_layer(layer: dict[str, Any]) -> Layer:
     return Layer(str(layer["name"]), shape, int(layer["active"]))
 
 
-def _experiment(model: str, data: str, results: Sequence[Result]) -> Experiment:
-    mine = [result for result in results if (result.config.model, result.config.data) == (model, data)]
+def _experiment(mine: Sequence[Result]) -> Experiment:
     shared = shared_departures([result.config for result in mine])
     unsaid = shared if _compares_storages(mine) else [*shared, "packed"]
-    mixes_lengths = len({result.config.epochs for result in mine}) > 1
+    mixes_lengths = len({(result.config.epochs, result.config.max_steps) for result in mine}) > 1
     gathered: dict[tuple[str, str, float | None], list[Result]] = {}
     for result in mine:
         name = label(result.config, without=unsaid)
-        whole = f"{name}, epochs={result.config.epochs}" if mixes_lengths else name
+        length = result.config.max_steps or result.config.epochs
+        unit = "epochs" if result.config.max_steps is None else "steps"
+        whole = f"{name}, {unit}={length}" if mixes_lengths else name
         sparsity = result.config.sparsity if "sparsity" in result.config.method else None
         gathered.setdefault((name, whole, sparsity), []).append(result)
     groups = [
         Group(name, whole, family(some[0].config), sparsity, tuple(sorted(some, key=lambda r: r.config.seed)))
         for (name, whole, sparsity), some in gathered.items()
     ]
-    return Experiment(model, data, shared, sorted(groups, key=_place))
+    return Experiment(mine[0].config, shared, sorted(groups, key=_place))
 
 
 def _compares_storages(results: Sequence[Result]) -> bool:

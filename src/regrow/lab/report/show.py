@@ -24,10 +24,10 @@ _MOST_POINTS = 18
 def show_run(run: Run) -> RenderableType:
     """Everything worth seeing of a run, finished or not."""
     config = run.config
-    title = Text(f"{label(config)}, {experiment_title(config.model, config.data)}", style="bold")
+    title = Text(f"{label(config)}, {experiment_title(config)}", style="bold")
     parts: list[RenderableType] = [title, Text(config.id, style="dim"), "", settings_table(run), ""]
     if run.summary is None:
-        parts.append(f"Not finished: {len(run.metrics)} of {several(config.num_epochs, 'epoch')}.")
+        parts.append(f"Not finished: {len(run.metrics)} of {config.length}.")
         return Stack(*parts, *_learning(run))
     result = read_result(run)
     parts += [result_table(result), *_learning(run)]

@@ -100,7 +100,10 @@ def _flops(group: Group) -> Cell:
 
 def _epochs(group: Group) -> Cell:
     remark = f"of {group.paper_epochs}" if group.reference and group.has_other_length else ""
-    return Cell(f"{group.config.num_epochs}", group.config.num_epochs, remark)
+    config = group.config
+    if config.max_steps is not None:
+        return Cell(config.length, config.num_steps(1), remark)
+    return Cell(f"{config.num_epochs}", config.num_epochs, remark)
 
 
 def _seconds(group: Group) -> Cell:

@@ -104,7 +104,7 @@ def _find(paths: Sequence[Path], problems: Sequence[str]) -> Collection:
 
 def _section(experiment: Experiment) -> Section:
     has_reference = any(group.reference for group in experiment.groups)
-    note = note_for(experiment.model, experiment.data) if has_reference else ""
+    note = note_for(str(experiment.config.model), str(experiment.config.data)) if has_reference else ""
     return Section(experiment, story(experiment), note, plates(experiment), results_grid(experiment.groups))
 
 

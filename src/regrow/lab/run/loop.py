@@ -10,7 +10,7 @@ import torch
 
 from regrow.lab.config import Config
 from regrow.lab.config.paper import Settings
-from regrow.lab.data import Data, open_data
+from regrow.lab.data import Data, NamedData
 from regrow.lab.run import provenance
 from regrow.lab.run.checkpoints import read_checkpoint, save_checkpoint, write_tables
 from regrow.lab.run.compile import describe_kernels
@@ -115,12 +115,12 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
     is_time_to_tell, is_time_to_note, is_time_to_save = _Every(0.2), _Every(1.0), _Every(options.save_every)
     began = time.monotonic() - training.seconds
     steps = choose_steps(training)
-    while training.epoch < config.num_epochs:
+    while training.step < training.num_steps:
         first = training.step - training.epoch * training.steps_per_epoch
         if first == 0:
             hand_on(training, folder, options.branches, made_with)
         steps.begin_epoch(first)
-        for _ in range(first, training.steps_per_epoch):
+        for _ in range(first, min(training.steps_per_epoch, training.num_steps - training.step + first)):
             steps.step()
             training.seconds = time.monotonic() - began
             if is_time_to_tell():
@@ -142,9 +142,9 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
 
 
 @cache
-def _data(name: str, device: torch.device) -> Data:
+def _data(data: NamedData, device: torch.device) -> Data:
     """Runs in one process share their data."""
-    return open_data(name, device=device)
+    return data.open(device)
 
 
 def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
@@ -198,7 +198,7 @@ def _progress(training: Training) -> Progress:
         training.step,
         training.num_steps,
         training.epoch,
-        training.config.num_epochs,
+        training.num_epochs,
         training.sparse.sparsity,
         last["train_loss"] if last else None,
         last["test_accuracy"] if last else None,

@@ -5,29 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from regrow.core.random import bits, key
-from regrow.lab import models
 from regrow.lab.config import Config, parent_id, parent_of
 from regrow.lab.data import Data
+from regrow.lab.models import Inputs, initialize
 from regrow.lab.models.thin import thin_width
 from regrow.lab.run.folder import BadRun, RunFolder
 
 _WEIGHTS, _TOPOLOGY = int.from_bytes(b"weights"), int.from_bytes(b"places")
-
-
-class Images(Protocol):
-    """What a network must be told about its data."""
-
-    @property
-    def image_shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def num_classes(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -65,24 +54,20 @@ def _finished_parent(config: Config, root: Path) -> RunFolder | None:
     return folder
 
 
-def build_model(config: Config, images: Images) -> nn.Module:
+def build_model(config: Config, inputs: Inputs) -> nn.Module:
     """The network with weights drawn from the run's seed; other weights than those of the run it starts from."""
-    options = models.options_for(config.model, images.image_shape, images.num_classes)
-    is_thin = config.width == "thin"
-    width = thin_width(config.model, config.sparsity, **options) if is_thin else float(config.width)
-    _check_room(config, width, options)
-    model = models.build(config.model, width=width, **options)
-    models.initialize(model, torch.Generator().manual_seed(key(config.seed, _generation(config), _WEIGHTS)))
+    width = thin_width(config.model, config.sparsity, inputs) if config.is_thin else float(config.width)
+    _check_room(config, width, inputs)
+    model = config.model.build(inputs, width)
+    initialize(model, torch.Generator().manual_seed(key(config.seed, _generation(config), _WEIGHTS)))
     return model
 
 
-def _check_room(config: Config, width: float, options: dict[str, int]) -> None:
+def _check_room(config: Config, width: float, inputs: Inputs) -> None:
     """Refuse a network that no memory of this machine could hold."""
-    if width <= 1 and config.model in models.NAMES:
-        return
     try:
         with torch.device("meta"):  # shapes only
-            model = models.build(config.model, width=width, **options)
+            model = config.model.build(inputs, width)
         needed = sum(parameter.nbytes for parameter in model.parameters()) / 2**30
     except RuntimeError:  # too large to be counted
         needed = inf

@@ -1,7 +1,7 @@
 """A run in memory: the model, its optimizer and sparsifier, and how far they are."""
 
 from dataclasses import dataclass, field
-from math import isfinite, prod
+from math import ceil, isfinite, prod
 from typing import Any
 
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 
 import regrow
-from regrow.core.schedules import value_at
 from regrow.lab.config import Config
 from regrow.lab.data import Data
 from regrow.lab.data.batches import check_batch_size
@@ -73,21 +72,14 @@ class Training:
 
     def __post_init__(self) -> None:
         config = self.config
-        check_batch_size(config.batch_size, self.data.num_train, config.data)
+        check_batch_size(config.batch_size, self.data.num_train, str(config.data))
         self.steps_per_epoch = self.data.num_train // config.batch_size
-        self.num_steps = config.num_epochs * self.steps_per_epoch
-        self.rates = config.timetable(self.steps_per_epoch).steps(config.optimizer.lr)
+        self.num_steps = config.num_steps(self.steps_per_epoch)
+        self.rate_of = config.rates(self.steps_per_epoch)
         self.model = self.beginning.model.to(self.device)
         self.model.to(memory_format=self._memory_format)  # type: ignore[call-overload]
         self.judge = compiled(self._judge) if self.is_compiled else self._judge
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            lr=self.rates[0],
-            momentum=config.optimizer.momentum,
-            nesterov=config.optimizer.nesterov,
-            weight_decay=config.optimizer.weight_decay,
-            fused=self.device.type == "cuda" or None,  # which alone takes a learning rate from the device
-        )
+        self.optimizer = config.optimizer.build(self.model.parameters(), self.rate_of(0), self.device)
         self.sparse = regrow.attach(
             self.model,
             self.optimizer,
@@ -117,7 +109,12 @@ class Training:
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""
-        return value_at(self.rates, self.step)
+        return self.rate_of(self.step)
+
+    @property
+    def num_epochs(self) -> int:
+        """How many there will be; the last one of a run of so many steps may be shorter."""
+        return ceil(self.num_steps / self.steps_per_epoch)
 
     @property
     def _memory_format(self) -> torch.memory_format:
@@ -136,6 +133,9 @@ class Training:
         """Forward, backward, optimizer's step, on which the sparsifier rides. Never waits for the device."""
         loss, hits = self.judge(images, labels)
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.config.clip is not None:
+            self.sparse.mask_gradients()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.meter.add(loss, hits, len(labels))
@@ -157,7 +157,7 @@ class Training:
                 "epoch": self.epoch + 1,
                 "step": self.step,
                 "seconds": round(self.seconds, 3),
-                "lr": value_at(self.rates, self.step - 1),
+                "lr": self.rate_of(self.step - 1),
                 "train_loss": train_loss,
                 "train_accuracy": train_accuracy,
                 "test_loss": test_loss,
