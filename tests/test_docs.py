@@ -19,12 +19,14 @@ from typer.testing import CliRunner
 import regrow
 from regrow.lab.cli.main import app
 from regrow.lab.config import make_config
+from regrow.lab.config.component import KINDS
 from regrow.lab.run.loop import Options, train
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
 SHORT = ["data=synthetic", "epochs=1", "batch_size=500"]
+FEW_STEPS = ["data=synthetic", "max_steps=120", "batch_size=50"]
 
 
 def text_of(page: str) -> str:
@@ -53,11 +55,13 @@ RUN_BY_LINE = [page for page in PAGES if page not in RUN_WHOLE]
 
 @pytest.fixture(autouse=True)
 def own_registry():
-    """Methods that a page makes are gone after it."""
-    before = dict(regrow.METHODS)
+    """Methods and components that a page makes are gone after it."""
+    registries = [regrow.METHODS, *KINDS.values()]
+    before = [dict(registry) for registry in registries]
     yield
-    regrow.METHODS.clear()
-    regrow.METHODS.update(before)
+    for registry, known in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(known)
 
 
 @pytest.fixture
@@ -158,7 +162,7 @@ def type_in(line: str) -> None:
     if words[0] == "data":
         words = ["data"]
     elif words[0] == "train":
-        words += SHORT
+        words += FEW_STEPS if any(word.startswith("max_steps=") for word in words) else SHORT
     elif words[0] == "sweep":
         words += [] if "--dry-run" in words else ["--dry-run"]
     elif words[:2] == ["bench", "overhead"]:  # which measures for minutes: only whether it has these options
@@ -248,11 +252,13 @@ def test_what_a_sentence_names_is_there(page):
 
 
 def options_in(words: list[str]) -> list[str]:
-    return [word for word in words if word.startswith("--") and word != "--help"]
+    return [word for word in words if word.startswith("--") and word not in ("--help", "--import")]
 
 
 def options_of(words: list[str]) -> set[str]:
     command = typer.main.get_command(app)
+    while words[0] == "--import":
+        words = words[2:]
     while hasattr(command, "commands"):
         command, words = command.commands[words[0]], words[1:]
     return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}

@@ -42,6 +42,28 @@ app = typer.Typer(
     help="Dynamic sparse training: train, compare and look at networks that stay sparse from the first step to the "
     "last.\n\nBegin with `regrow train --method DSR --sparsity 0.99 --epochs 5`.",
 )
+
+
+@app.callback()
+@explained
+def before(
+    imported: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="FILE_OR_MODULE",
+            help="Models, data sets, optimizers, learning rates and methods of yours; may be repeated.",
+        ),
+    ] = None,
+) -> None:
+    """What holds for all commands."""
+    if imported:
+        from regrow.lab.config.imports import bring
+
+        for name in imported:
+            bring(name)
+
+
 app.add_typer(bench, name="bench")
 app.command()(export)
 app.command()(describe)
@@ -74,6 +96,7 @@ def train(
     from regrow.lab.config import make_config
     from regrow.lab.config.experiment import nest, parse_override
     from regrow.lab.config.paper import merge
+    from regrow.lab.run.folder import bring_again
     from regrow.lab.sweep.outcome import EXIT_CODES
     from regrow.lab.sweep.progress import Board
     from regrow.lab.sweep.sweep import train_here
@@ -84,6 +107,7 @@ def train(
     settings: Settings = {}
     for key, value in [*pairs, *map(parse_override, overrides or [])]:
         settings = merge(settings, nest(key, value))
+    bring_again(runs)
     config = make_config(settings)
     with Board(err) as board:
         ending = train_here(config, runs, make_options(device, threads, compile_, save_every), board)
@@ -124,13 +148,14 @@ def sweep(
     Example: `regrow sweep experiments/lenet_mnist.toml --epochs 20 --jobs 2 seed=0 "sparsity=[0.99, 0.9]"`
     """
     from regrow.lab.config.experiment import read_experiment
-    from regrow.lab.run.folder import RunFolder
+    from regrow.lab.run.folder import RunFolder, bring_again
     from regrow.lab.sweep.backlog import with_parents
     from regrow.lab.sweep.progress import Board
     from regrow.lab.sweep.sweep import sweep as train_all
 
     named = {"epochs": epochs, "precision": precision, "storage": storage}
     given = [*(f"{key}={value}" for key, value in named.items() if value is not None), *(overrides or [])]
+    bring_again(runs)
     configs = [c for c in read_experiment(experiment, given) if not only or any(part in c.id for part in only)]
     if not configs:
         raise ValueError(f"none of the runs of {experiment} has {' or '.join(map(repr, only or []))} in its id")

@@ -1,7 +1,7 @@
 """Experiments: TOML files that describe many runs.
 
 Keys at the top hold for every run. Each `[[runs]]` table adds its own. A `grid` table, at the top or in a run, gives
-lists of values; every combination is a run.
+lists of values; every combination is a run. `imports` are files of yours, named from the experiment's folder.
 
     model = "lenet_300_100"
     grid.seed = [0, 1, 2]
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.lab.config.config import Config, make_config, spell_out
+from regrow.lab.config.imports import bring
 from regrow.lab.config.paper import Settings, merge
 
 MOST_RUNS = 10_000
@@ -39,6 +40,8 @@ def read_experiment(path: Path, overrides: Sequence[str] = ()) -> list[Config]:
         raise ValueError(f"{path} is not TOML: {error}") from None
     except RecursionError:
         raise ValueError(f"{path} {_TOO_DEEP}") from None
+    for name in content.pop("imports", []):
+        bring(name, path.parent)
     pairs = [parse_override(text) for text in overrides]
     try:
         return expand(content, pairs)

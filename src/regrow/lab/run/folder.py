@@ -26,7 +26,7 @@ from torch import Tensor
 
 from regrow.files.atomic import remove_leftovers, write_atomically, write_text
 from regrow.files.checksum import check_metadata, check_tensors, sealed
-from regrow.lab.config import Config, read_config
+from regrow.lab.config import Config, imports, read_config
 from regrow.lab.config.paper import Settings
 
 FORMAT = 1
@@ -76,12 +76,24 @@ class RunFolder:
 
     def check(self, config: Config) -> None:
         """Refuse the folder of another run."""
-        if self.file("config.json").exists() and (found := self.config()) != config:
+        if not self.file("config.json").exists():
+            return
+        if (found := self.config()) != config:
             raise BadRun(f"{self.file('config.json')} belongs to another run, {found.id}; use another folder")
+        if not self.is_finished and (name := imports.changed(self.imports())):
+            raise BadRun(
+                f"{self.path} was begun with {name}, which has changed since or is gone; bring it back, or move the "
+                "folder away to begin anew"
+            )
 
     def claim(self, config: Config) -> None:
         """Make the folder that of this run."""
-        self.write_json("config.json", {"format": FORMAT, "id": config.id, "config": config.settings()})
+        made: Settings = {"format": FORMAT, "id": config.id, "config": config.settings()}
+        self.write_json("config.json", made | ({"imports": imports.brought()} if imports.brought() else {}))
+
+    def imports(self) -> dict[str, str]:
+        """What was imported when the run began, with digests of files."""
+        return dict(self.read_json("config.json").get("imports", {}))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -117,7 +129,9 @@ class RunFolder:
                 raise TypeError("its settings are no table")
             return read_config(saved["config"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise BadRun(f"{self.file('config.json')} cannot be used: {error}") from None
+            others = " ".join(f"--import {name}" for name in saved.get("imports", {}))
+            hint = f"; it was made with regrow {others}" if others else ""
+            raise BadRun(f"{self.file('config.json')} cannot be used: {error}{hint}") from None
 
     def summary(self) -> Settings | None:
         """The result, once there is one."""
@@ -236,3 +250,13 @@ def _numbers(line: Mapping[str | None, Any]) -> Row:
     if None in line or None in line.values():
         raise ValueError("a line has not as many fields as the header")
     return {str(key): float(value) for key, value in line.items() if value != ""}
+
+
+def bring_again(root: Path) -> None:
+    """Import what runs under a folder were begun with, so that they go on without its being said again."""
+    for path in sorted(root.glob("*/config.json")):
+        folder = RunFolder(path.parent)
+        with suppress(BadRun):
+            if not folder.is_finished:
+                for name in folder.imports():
+                    imports.bring(name)

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from regrow.lab.config import Config, read_config
+from regrow.lab.config import Config, imports, read_config
 from regrow.lab.run.folder import RunFolder
 from regrow.lab.run.loop import Options, Progress, train
 from regrow.lab.sweep.backlog import Backlog
@@ -49,7 +49,9 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, other_end = context.Pipe(duplex=False)
         plain = replace(options, on_progress=_nobody, should_stop=_never)
-        self._process = context.Process(target=_work, args=(config.settings(), root, plain, other_end))
+        self._process = context.Process(
+            target=_work, args=(config.settings(), imports.brought(), root, plain, other_end)
+        )
         resource_tracker.ensure_running()  # or the first worker would start it, which lets signals through again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: the parent decides on a Ctrl-C
         self._process.start()
@@ -81,8 +83,10 @@ class _Worker:
             self._process.terminate()
 
 
-def _work(settings: dict[str, Any], root: Path, options: Options, line: Connection) -> None:
+def _work(settings: dict[str, Any], imported: Iterable[str], root: Path, options: Options, line: Connection) -> None:
     """What a worker does: train, and tell. A signal to a whole sweep reaches it twice: by itself and by its parent."""
+    for name in imported:
+        imports.bring(name)
     config = read_config(settings)
     with stop_on_signals(signal.SIGTERM, signal.SIGHUP, second_counts=False) as should_stop:
         parent_is_gone = False
