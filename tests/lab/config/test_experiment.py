@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from regrow.lab.cli import app
+from regrow.lab.cli.main import app
 from regrow.lab.config import make_config
 from regrow.lab.config.experiment import expand, nest, parse_override, read_experiment
 from regrow.lab.config.paper import merge

@@ -19,17 +19,17 @@ from rich.console import Console
 from small_runs import assert_same_result, small
 from typer.testing import CliRunner
 
-from regrow.lab.cli import app
+from regrow.lab.cli.main import app
 from regrow.lab.config import Config, make_config
 from regrow.lab.config.experiment import parse_override
 from regrow.lab.run.folder import RunFolder
 from regrow.lab.run.loop import Options, Progress, train
-from regrow.lab.sweep import sweep
 from regrow.lab.sweep.backlog import Backlog, Outcome, with_parents
 from regrow.lab.sweep.lanes import train_in_lanes
 from regrow.lab.sweep.outcome import Ending
 from regrow.lab.sweep.progress import Board
 from regrow.lab.sweep.signals import stop_on_signals
+from regrow.lab.sweep.sweep import sweep
 
 
 def run_all(configs: list[Config], root: Path, jobs: int = 2) -> tuple[Outcome, str]:
