@@ -5,6 +5,7 @@ from itertools import permutations
 
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import regrow
 from regrow.testing import check_invariants
@@ -129,6 +130,19 @@ def test_they_are_found_at_the_first_step_after_a_state_was_loaded_too():
     run.model.load_state_dict(Run(1).model.state_dict())
     with pytest.raises(ValueError, match=STRAY):
         run.train(1)
+
+
+def test_the_step_that_torch_takes_to_load_an_optimizer_is_not_the_first():
+    """`set_state_dict` lets a fresh optimizer take a step without gradients, and loads the weights then."""
+    whole = Run().attach(DSR, seed=3).train(5)
+    model, optimizer = get_state_dict(whole.model, whole.optimizer)
+    run = Run(1).attach(DSR)
+    set_state_dict(run.model, run.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+    with pytest.raises(ValueError, match=STRAY):
+        run.train(1)
+    run.sparse.load_state_dict(whole.sparse.state_dict())
+    assert same(dict(run.model.state_dict()), dict(whole.model.state_dict()))
+    assert run.train(2).sparse.num_steps == 7
 
 
 def test_packed_values_of_another_topology_are_found_by_themselves():

@@ -73,10 +73,14 @@ class Steps:
         self._gradients.prepare(self.number + 1)
 
     def _check_weights(self) -> None:
-        """Weights may have been loaded since attaching, or since a state was; before the first step that shows."""
+        """Weights may have been loaded since attaching, or since a state was; before the first step that shows.
+
+        A step whose gradients are all 0 is not one: some take it to make an optimizer's state, and load weights then.
+        """
         if self.rewirable is not None:
             self.rewirable.check_weights()
-        self._are_weights_checked = True
+        gradients = [own.grad for own in self.storage.parameters if own.grad is not None]
+        self._are_weights_checked = any(bool(gradient.any()) for gradient in gradients)
 
     def _follow(self) -> None:
         if self.rewirable is not None:
