@@ -13,6 +13,7 @@ from regrow.core.densities import starting_counts
 from regrow.core.random import NUM_SEEDS
 from regrow.core.row import Tally
 from regrow.core.units import Layer
+from regrow.distributed.wrappers import check_not_sharded
 from regrow.methods.method import NEEDS, Method
 from regrow.sparsifier.layers import Selection, choose_layers
 from regrow.sparsifier.left_dense import left_dense, warn_of_much
@@ -57,6 +58,7 @@ def attach(
     """
     optimizer = owner_of_state(optimizer)
     _check_arguments(model, optimizer, method, start, seed)
+    check_not_sharded(model, optimizer)
     if resume is not None and start != "random":
         raise ValueError("resume brings the masks that were saved; leave out start, or resume")
     kind = _storage_for(method, storage)
@@ -81,6 +83,7 @@ def attach(
         if resume is not None:
             steps.restore(checked(resume, method, place, tally))
         begin()
+        steps.settle(model)
     except BaseException:
         steps.end()
         raise

@@ -4,10 +4,13 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import TensorWeakRef
 
 from regrow.kernels.gpu import is_capturing
@@ -29,7 +32,7 @@ class StepHooks:
         self,
         optimizer: Optimizer,
         *,
-        before: Callable[[], None],
+        before: Callable[..., None],
         after: Callable[..., None],
         captured: Callable[[], None],
         skipped: Callable[[], None],
@@ -117,6 +120,33 @@ def _is_of_compiler(frame: FrameType) -> bool:
     """One that switches tracing off, or that goes on where a compiled step was interrupted."""
     is_own = str(frame.f_globals.get("__name__")).startswith("torch._dynamo.")
     return is_own or frame.f_code.co_name.startswith("torch_dynamo_resume_in_")
+
+
+class EveryStep:
+    """Calls `check` with any optimizer that is about to step, again only when it holds more or fewer parameters."""
+
+    def __init__(self, check: Callable[[Optimizer], None]) -> None:
+        self._check = check
+        self._seen: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        self._handle: RemovableHandle | None = None
+
+    def start(self) -> None:
+        """From now on, and anew for optimizers that were seen before."""
+        self._seen.clear()
+        if self._handle is None:
+            self._handle = register_optimizer_step_pre_hook(self._look)
+
+    def stop(self) -> None:
+        """Leave the steps of others alone."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _look(self, optimizer: Optimizer, *_: Any) -> None:
+        num_held = sum([len(group["params"]) for group in optimizer.param_groups])
+        if self._seen.get(optimizer) != num_held:
+            self._check(optimizer)
+            self._seen[optimizer] = num_held
 
 
 class Gradients:

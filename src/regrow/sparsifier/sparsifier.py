@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch.optim import Optimizer
 from regrow.methods.method import Method
 from regrow.sparsifier.history import Callbacks, Rewiring
 from regrow.sparsifier.left_dense import LeftDense
-from regrow.sparsifier.state import as_state, checked
+from regrow.sparsifier.state import checked
 from regrow.sparsifier.steps import Steps
 from regrow.sparsifier.summary import LayerInfo, summarise
 from regrow.storage.base import Storage
@@ -118,6 +117,11 @@ class Sparsifier:
             **{f"density/{layer.name}": 1 - layer.sparsity for layer in self.layers},
         }
 
+    def check(self) -> None:
+        """Refuse, with a ValueError, a model whose weights are not those that are kept sparse; changes nothing."""
+        self._check_attached()
+        self._steps.check()
+
     # For loops that do some of the work themselves
 
     def mask_gradients(self) -> None:
@@ -143,11 +147,7 @@ class Sparsifier:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs, as tensors, numbers and strings, in the layers' own shapes."""
-        steps = self._steps
-        own = {"seed": steps.seed, "step": steps.number, "memory": dict(steps.memory)}
-        records = {"history": steps.history(), "totals": steps.totals()}
-        told = {key: tuple(asdict(record) for record in some) for key, some in records.items()}
-        return as_state(steps.method, steps.storage, steps.tally) | own | told
+        return self._steps.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; checks first that it belongs to the same method, layers and budget."""
@@ -162,16 +162,7 @@ class Sparsifier:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Sparsifier":
         """A copy on the copied model and optimizer: deepcopy all three together."""
-        ours = self._steps
-        storage, optimizer = ours.storage.copy(memo), copy.deepcopy(ours.optimizer, memo)
-        steps = Steps(ours.method, storage, optimizer, ours.tally, ours.seed)
-        twin = Sparsifier(steps, self.left_dense)
-        memo[id(self)] = twin
-        steps.restore(self.state_dict())
-        steps.on_rewire.extend(self.on_rewire)
-        if not ours.are_on:
-            twin.detach()
-        return twin
+        return Sparsifier(copy.deepcopy(self._steps, memo), self.left_dense)
 
     def _check_attached(self) -> None:
         if not self._steps.are_on:

@@ -1,22 +1,27 @@
 """What happens in a training step: gradients are masked, effects act, and the network is rewired when that is due."""
 
+import copy
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from operator import add
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regrow.core.rewire import plan
 from regrow.core.row import Tally
 from regrow.kernels.gpu import is_capturing
 from regrow.methods.method import Method
+from regrow.sparsifier import copies
+from regrow.sparsifier.belonging import Belonging
 from regrow.sparsifier.history import MOST_RECORDS, Callbacks, Rewiring
-from regrow.sparsifier.hooks import Gradients, StepHooks
+from regrow.sparsifier.hooks import EveryStep, Gradients, StepHooks
+from regrow.sparsifier.ranks import compare_ranks
+from regrow.sparsifier.state import as_state
 from regrow.storage.base import Foresighted, Rewirable, Storage
 from regrow.storage.optimizer_state import SeenState
 
@@ -25,6 +30,8 @@ _LIVE: "weakref.WeakSet[Steps]" = weakref.WeakSet()
 
 class Steps:
     """How far the training of a sparse network is, and all that it goes on with. The optimizer's hooks keep it."""
+
+    belonging: Belonging
 
     def __init__(self, method: Method, storage: Storage, optimizer: Optimizer, tally: Tally, seed: int) -> None:
         self.method, self.storage, self.optimizer = method, storage, optimizer
@@ -41,6 +48,7 @@ class Steps:
         self._in_all = [[0] * len(storage.layers), [0] * len(storage.layers)]  # units pruned and grown, of each layer
         self._seen_state: SeenState | None = None
         self._are_weights_checked = False
+        self._are_ranks_compared = False
         self._is_captured = False
         self._effects = method.effects()
         for effect in self._effects:
@@ -54,7 +62,13 @@ class Steps:
             captured=self._record_step,
             skipped=self._gradients.forget,
         )
+
+    def settle(self, model: nn.Module | None) -> None:
+        """Everything is in its place now; from here on it is watched that it stays there."""
+        self.belonging = Belonging(model, self.optimizer, self.storage)
+        copies.guard(self.optimizer, _copy_all_on)
         _LIVE.add(self)
+        _EVERY_STEP.start()
 
     @property
     def are_on(self) -> bool:
@@ -63,14 +77,29 @@ class Steps:
 
     def mask_gradients(self) -> None:
         """Make gradients ready for the optimizer."""
-        self._hooks.before()
+        self._hooks.before(is_step=False)
 
     @torch.no_grad()
-    def _make_ready(self) -> None:
+    def _make_ready(self, is_step: bool = True) -> None:
+        if is_step and not self._is_in_place() and (problem := self.belonging.problem()):
+            raise RuntimeError(problem)
         self._follow()
         if not self._are_weights_checked and not is_capturing():
             self._check_weights()
         self._gradients.prepare(self.number + 1)
+        if is_step and not self._are_ranks_compared and not is_capturing():
+            compare_ranks(self)
+            self._are_ranks_compared = True
+
+    def _is_in_place(self) -> bool:
+        """Whether model and optimizer have the parameters where they were last, which is asked in every step."""
+        groups = self.optimizer.param_groups
+        try:
+            return all(kept[name] is parameter for kept, name, parameter in self.belonging.places) and all(
+                groups[number]["params"][position] is parameter for number, position, parameter in self.belonging.seats
+            )
+        except LookupError:
+            return False
 
     def _check_weights(self) -> None:
         """Weights may have been loaded since attaching, or since a state was; before the first step that shows.
@@ -122,6 +151,21 @@ class Steps:
         self._is_captured = True
         for effect in self._effects:
             effect.capture()
+
+    def check(self) -> None:
+        """Refuse a model whose weights are not those that are kept sparse here."""
+        if self.belonging.model is None:
+            raise ValueError("the model that was attached to is gone; keep it as long as its sparsifier")
+        if problem := self.belonging.problem():
+            raise ValueError(problem)
+        if self.rewirable is not None:
+            self.rewirable.follow()
+            try:
+                self.rewirable.check_weights()
+            except RuntimeError as error:
+                raise ValueError(str(error)) from None
+        if self.storage.count() != list(self.tally.active):
+            raise ValueError("other weights are active than the sparsifier counts; load model and sparsifier together")
 
     # Rewiring
 
@@ -198,6 +242,13 @@ class Steps:
 
     # Going on elsewhere
 
+    def state(self) -> dict[str, Any]:
+        """Everything that `restore` needs, as tensors, numbers and strings."""
+        own = {"seed": self.seed, "step": self.number, "memory": dict(self.memory)}
+        records = {"history": self.history(), "totals": self.totals()}
+        told = {key: tuple(asdict(record) for record in some) for key, some in records.items()}
+        return as_state(self.method, self.storage, self.tally) | own | told
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that was checked."""
         self._follow()
@@ -205,6 +256,7 @@ class Steps:
         self.num_restarts += 1
         self.seed, self.number = state["seed"], state["step"]
         self._are_weights_checked = False
+        self._are_ranks_compared = False
         active = tuple(self.storage.count())
         self.tally = replace(
             self.tally, active=active, goal=tuple(state["goal"]), target=state["target"], budget=state["budget"]
@@ -236,9 +288,41 @@ class Steps:
         self.storage.release(self.optimizer)
         self._hooks.remove()
         _LIVE.discard(self)
+        if not any(steps.optimizer is self.optimizer for steps in _LIVE):
+            copies.release(self.optimizer)
+        if not _LIVE:
+            _EVERY_STEP.stop()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Steps":
+        """The same on the copied model and optimizer, of which the optimizer's own copy may have brought it already."""
+        model, optimizer = copy.deepcopy((self.belonging.model, self.optimizer), memo)
+        if id(self) in memo:
+            return cast(Steps, memo[id(self)])
+        twin = Steps(self.method, self.storage.copy(memo), optimizer, self.tally, self.seed)
+        memo[id(self)] = twin
+        twin.settle(model)
+        twin.restore(self.state())
+        twin.on_rewire.extend(self.on_rewire)
+        if not self.are_on:
+            twin.end()
+        return twin
+
+    __reduce_ex__ = copies.refuse_pickling
 
 
 def steps_of(parameters: Sequence[Tensor]) -> list[Steps]:
     """Those in which any of these parameters is kept sparse already."""
     ours = {id(parameter) for parameter in parameters}
     return [steps for steps in _LIVE if any(id(p) in ours for p in steps.storage.parameters)]
+
+
+def _check_other(optimizer: Optimizer) -> None:
+    for steps in list(_LIVE):
+        steps.belonging.check_other(optimizer)
+
+
+def _copy_all_on(optimizer: Optimizer, memo: dict[int, Any]) -> None:
+    copy.deepcopy([steps for steps in _LIVE if steps.optimizer is optimizer], memo)
+
+
+_EVERY_STEP = EveryStep(_check_other)

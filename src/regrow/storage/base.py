@@ -102,7 +102,7 @@ class Rewirable(RewirableWeights, Storage, Protocol):
         """Follow the parameters if they were moved to another device or memory format since."""
 
     def check_weights(self) -> None:
-        """Refuse weights that are not those of the topology, with a ValueError."""
+        """Refuse weights that are not those of the topology."""
 
     def mask_gradients(self) -> None:
         """Make gradients ready for the optimizer: those of inactive weights are exactly 0."""

@@ -75,6 +75,12 @@ class DenseStorage:
     def follow(self) -> None:
         if [parameter.data_ptr() for parameter in self.parameters] == self._addresses:
             return
+        for layer, parameter in zip(self.layers, self.parameters, strict=True):
+            if parameter.shape != layer.shape:
+                raise RuntimeError(
+                    f"{layer.name} has become a tensor of shape {tuple(parameter.shape)}, it was {layer.shape}; what "
+                    "reshapes or shards parameters must come before attaching"
+                )
         masks = self._masks
         self._lay_out(
             [
