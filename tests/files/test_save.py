@@ -281,3 +281,46 @@ def test_a_checkpoint_of_torch_is_told_as_one(is_new: bool, tmp_path: Path):
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "m.pt", _use_new_zipfile_serialization=is_new)
     with pytest.raises(ValueError, match=r"m\.pt .* looks like a checkpoint of torch; use torch\.load"):
         regrow.load(tmp_path / "m.pt", nn.Linear(2, 2))
+
+
+def averaged(model: nn.Module) -> nn.Module:
+    """The model with weights as an average over topologies leaves them."""
+    average = torch.optim.swa_utils.AveragedModel(model)
+    average.update_parameters(model)
+    with torch.no_grad():
+        average.module[0].weight[:, :2] += 0.5
+    return average.module
+
+
+def test_weights_that_are_not_those_of_the_masks_are_refused_and_counted(tmp_path: Path):
+    model, sparse = trained(regrow.Static(sparsity=0.8))
+    other, another = trained(regrow.RigL(sparsity=0.8, period=1))
+    path, mask = tmp_path / "m.safetensors", sparse.masks()["0.weight"]
+    num_outside = 60 - int(mask[:, :2].sum())
+    with pytest.raises(ValueError, match=rf"0\.weight has {num_outside} weights that are not 0 where the sparsifier"):
+        regrow.save(path, averaged(model), sparse)
+    with pytest.raises(ValueError, match=r"weight has \d+ weights that are not 0 where the sparsifier"):
+        regrow.save(path, other, sparse)
+    assert not list(tmp_path.iterdir())
+    regrow.save(path, averaged(model))
+    assert same(regrow.load_tensors(path), averaged(model).state_dict())
+    regrow.save(path, other, another)
+
+
+def test_an_average_within_the_masks_is_saved_as_it_is(tmp_path: Path):
+    model, sparse = trained(regrow.Static(sparsity=0.8))
+    average = torch.optim.swa_utils.AveragedModel(model).module
+    with torch.no_grad():
+        average[0].weight *= 0.5
+    regrow.save(tmp_path / "m.safetensors", average, sparse)
+    assert same(regrow.load_tensors(tmp_path / "m.safetensors"), average.state_dict())
+    assert regrow.describe(tmp_path / "m.safetensors").layers[0].active == sparse.layers[0].active
+
+
+def test_not_a_number_where_nothing_is_active_is_refused_too(tmp_path: Path):
+    model, sparse = trained(regrow.Static(sparsity=0.8))
+    place = tuple((~sparse.masks()["3.weight"]).nonzero()[0])
+    with torch.no_grad():
+        model[3].weight[place] = float("nan")
+    with pytest.raises(ValueError, match=r"3\.weight has 1 weights"):
+        regrow.save(tmp_path / "m.safetensors", model, sparse)

@@ -17,6 +17,7 @@ from regrow.files.packed import Part, fill, keys_of_vectors, positions_in, value
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.sparsifier.steps import steps_of
 from regrow.sparsifier.summary import LayerInfo, summarise
+from regrow.storage.check_masks import num_strays
 from regrow.storage.packed.layers import packed_slots
 from regrow.storage.packed.pack import Slot
 
@@ -191,6 +192,11 @@ def _masks_of(sparse: Sparsifier, tensors: Mapping[str, Tensor]) -> dict[str, Te
     for name, mask in masks.items():
         if name not in tensors or tensors[name].shape != mask.shape:
             raise ValueError(f"the model has no tensor {name!r} like the sparsifier's; do they belong together?")
+        if count := num_strays(tensors[name], mask):
+            raise ValueError(
+                f"{name} has {count:,} weights that are not 0 where the sparsifier has none, so that the file would hold "
+                "another network; save the weights that it trained, or leave it out to keep whatever is not 0"
+            )
     return masks
 
 

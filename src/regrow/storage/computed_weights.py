@@ -15,6 +15,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from regrow.core.names import unwrap
 from regrow.core.units import Layer
+from regrow.distributed.wrappers import replicas_of
 
 Owners = list[tuple[nn.Module, str]]
 Forward = Callable[..., Tensor]
@@ -73,8 +74,10 @@ def leave_out_unfit(model: nn.Module, chosen: Sequence[tuple[Layer, nn.Parameter
 
 def check_replaceable(model: nn.Module, layers: Sequence[Layer], owners: Sequence[Owners], how: str) -> None:
     """Refuse weights that somebody would go on using after they were replaced; `how` is the word for it."""
+    dense = [p for places in owners for module, name in places if (p := module._parameters[name]) is not None]
     for wrapper in (DistributedDataParallel, DataParallel):
-        if any(isinstance(module, wrapper) for module in model.modules()):
+        is_around = wrapper is DistributedDataParallel and replicas_of(dense)
+        if is_around or any(isinstance(module, wrapper) for module in model.modules()):
             raise ValueError(
                 f"{wrapper.__name__} would go on with the dense weights, which are {how} now; attach to the model "
                 "before wrapping it in DistributedDataParallel"
