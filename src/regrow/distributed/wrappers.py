@@ -16,8 +16,8 @@ from regrow.core.names import named_parameters
 def replicas_of(parameters: Iterable[Tensor]) -> list[DistributedDataParallel]:
     """Every DistributedDataParallel around any of these parameters.
 
-    Neither model nor parameters know of it, and whoever attaches inside a trainer has the inner model alone; so all
-    objects are looked through, once for each sparsifier and only where there are ranks.
+    Neither model nor parameters know of it, and whoever attaches inside a trainer has the inner model alone; so Python
+    is asked for all there are, once for each sparsifier and only where there are ranks.
     """
     if not has_ranks():
         return []
@@ -31,7 +31,10 @@ def replicas_of(parameters: Iterable[Tensor]) -> list[DistributedDataParallel]:
 
 
 def _replicas_of(ours: set[int]) -> list[DistributedDataParallel]:
-    every = [thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel)]
+    kinds = [DistributedDataParallel]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    every = [thing for thing in gc.get_referrers(*kinds) if isinstance(thing, DistributedDataParallel)]
     return [wrapper for wrapper in every if any(id(parameter) in ours for parameter in wrapper.parameters())]
 
 
@@ -60,13 +63,12 @@ def check_not_sharded(model: nn.Module, optimizer: Optimizer) -> None:
             "ZeroRedundancyOptimizer keeps the state of a weight on one rank only, which is not supported yet; use the "
             "optimizer inside it on every rank"
         )
-    fsdp = "torch.distributed.fsdp"
-    if any(_is_a(module, fsdp, "FullyShardedDataParallel") for module in model.modules()):
+    if any(_is_a(module, "torch.distributed.fsdp", "FullyShardedDataParallel") for module in model.modules()):
         raise ValueError(f"the model is sharded over ranks by FullyShardedDataParallel, {instead}")
     for name, parameter in named_parameters(model):
         if _is_a(parameter, "torch.distributed.tensor", "DTensor"):
             raise ValueError(f"{name} is a DTensor, sharded or replicated over ranks by torch, {instead}")
-        if _is_a(parameter, f"{fsdp}._flat_param", "FlatParameter"):
+        if getattr(parameter, "_fsdp_flattened", False):
             raise ValueError(f"{name} is sharded over ranks by FullyShardedDataParallel, {instead}")
 
 

@@ -194,8 +194,8 @@ def _masks_of(sparse: Sparsifier, tensors: Mapping[str, Tensor]) -> dict[str, Te
             raise ValueError(f"the model has no tensor {name!r} like the sparsifier's; do they belong together?")
         if count := num_strays(tensors[name], mask):
             raise ValueError(
-                f"{name} has {count:,} weights that are not 0 where the sparsifier has none, so that the file would hold "
-                "another network; save the weights that it trained, or leave it out to keep whatever is not 0"
+                f"{name} is not 0 at {count:,} of the places where the sparsifier has no weight, so the file would be "
+                "of another network; save the weights that it trained, or leave it out to keep whatever is not 0"
             )
     return masks
 

@@ -43,9 +43,9 @@ class Belonging:
             )
         if replaced := self._first_without(self._in_model()):
             return (
-                f"the model has another {replaced} than the one its optimizer trains sparsely; whatever replaces "
-                f"parameters, as sharding and load_state_dict(assign=True) do, must come before {name} is built and "
-                "attached"
+                f"the model has another {replaced} than the one its optimizer trains sparsely; what replaces "
+                f"parameters, as load_state_dict(assign=True) does, must come before {name} is built and attached, and "
+                "sharding is not supported yet"
             )
         self.places = list(self._find_places())
         return None

@@ -78,8 +78,8 @@ class DenseStorage:
         for layer, parameter in zip(self.layers, self.parameters, strict=True):
             if parameter.shape != layer.shape:
                 raise RuntimeError(
-                    f"{layer.name} has become a tensor of shape {tuple(parameter.shape)}, it was {layer.shape}; what "
-                    "reshapes or shards parameters must come before attaching"
+                    f"{layer.name} does not have the shape {layer.shape} any more that it was attached with; "
+                    "detach before parameters are reshaped, and note that sharded ones are not supported yet"
                 )
         masks = self._masks
         self._lay_out(
