@@ -1,7 +1,7 @@
 """Whether model, optimizer and sparsifier still belong together: each can be replaced behind the others' backs."""
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,10 +10,10 @@ from torch.optim import Optimizer
 from regrow.core.names import named_parameters, unwrap
 from regrow.storage.base import Storage
 
-Place = tuple[dict[str, nn.Parameter | None], str, Tensor]
-"""The parameters of a module, the name of one, and what should be there."""
-Seat = tuple[int, int, Tensor]
-"""A parameter group, a position in it, and what should be there."""
+Places = tuple[list[dict[str, nn.Parameter | None]], list[str], list[Tensor]]
+"""The parameters of modules, the name of one of each, and what should be there."""
+Seats = tuple[list[int], list[int], list[Tensor]]
+"""The numbers of parameter groups, a position in each, and what should be there."""
 
 
 class Belonging:
@@ -25,7 +25,7 @@ class Belonging:
         self.parameters = list(storage.parameters)
         names = {} if model is None else {id(parameter): name for name, parameter in named_parameters(model)}
         self._names = {id(parameter): names.get(id(parameter), "a weight") for parameter in self.parameters}
-        self.places, self.seats = list(self._find_places()), list(self._find_seats())
+        self.places, self.seats = self._find_places(), self._find_seats()
 
     @property
     def model(self) -> nn.Module | None:
@@ -35,8 +35,8 @@ class Belonging:
     def problem(self) -> str | None:
         """What is wrong; otherwise parameters that were only moved, to another module or position, are found again."""
         name = type(self._optimizer).__name__
-        self.seats = list(self._find_seats())
-        if left_out := self._first_without({id(parameter) for _, _, parameter in self.seats}):
+        self.seats = self._find_seats()
+        if left_out := self._first_without(set(map(id, self.seats[2]))):
             return (
                 f"{name} does not hold {left_out} any more, which it trained sparsely; detach(), and attach to an "
                 "optimizer that holds it, with start=sparse.masks()"
@@ -47,12 +47,12 @@ class Belonging:
                 f"parameters, as load_state_dict(assign=True) does, must come before {name} is built and attached, and "
                 "sharding is not supported yet"
             )
-        self.places = list(self._find_places())
+        self.places = self._find_places()
         return None
 
     def check_other(self, other: Optimizer) -> None:
         """Refuse the step of another optimizer that trains these parameters, or what the model has in their stead."""
-        if other is self._optimizer or _has_inside(other, self._optimizer):
+        if self._optimizer in _with_inner(other):
             return
         held = {id(parameter) for group in other.param_groups for parameter in group["params"]}
         name = next((self._names[id(parameter)] for parameter in self.parameters if id(parameter) in held), None)
@@ -73,31 +73,41 @@ class Belonging:
         model = self.model
         if model is not None:
             return {id(parameter) for parameter in model.parameters()}
-        return {
-            id(kept.get(name) if kept.get(name) is not None else parameter) for kept, name, parameter in self.places
-        }
+        found = [(kept.get(name), parameter) for kept, name, parameter in zip(*self.places, strict=True)]
+        return {id(parameter if other is None else other) for other, parameter in found}
 
-    def _find_places(self) -> Iterator[Place]:
+    def _find_places(self) -> Places:
         model = self.model
+        found: Places = [], [], []
         for module in [] if model is None else model.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) in self._names:
-                    yield module._parameters, name, parameter
+                    _append(found, module._parameters, name, parameter)
+        return found
 
-    def _find_seats(self) -> Iterator[Seat]:
+    def _find_seats(self) -> Seats:
+        found: Seats = [], [], []
         for number, group in enumerate(self._optimizer.param_groups):
             for position, parameter in enumerate(group["params"]):
                 if id(parameter) in self._names:
-                    yield number, position, parameter
+                    _append(found, number, position, parameter)
+        return found
+
+
+def _append(columns: tuple[list[Any], ...], *row: Any) -> None:
+    for column, value in zip(columns, row, strict=True):
+        column.append(value)
 
 
 def _nobody() -> None:
     return None
 
 
-def _has_inside(outer: Any, inner: Optimizer) -> bool:
-    """Whether an optimizer is a wrapper of another, which makes the steps."""
-    values = [
-        some for value in vars(outer).values() for some in (value if isinstance(value, (list, tuple)) else [value])
-    ]
-    return any(some is inner or (isinstance(some, Optimizer) and _has_inside(some, inner)) for some in values)
+def _with_inner(outer: Optimizer) -> list[Optimizer]:
+    """An optimizer and, if it is a wrapper, those that make its steps."""
+    found = [outer]
+    for optimizer in found:
+        for value in vars(optimizer).values():
+            some = value if isinstance(value, (list, tuple)) else [value]
+            found += [inner for inner in some if isinstance(inner, Optimizer) and inner not in found]
+    return found

@@ -134,7 +134,7 @@ class EveryStep:
         """From now on, and anew for optimizers that were seen before."""
         self._seen.clear()
         if self._handle is None:
-            self._handle = register_optimizer_step_pre_hook(self._look)
+            self._handle = register_optimizer_step_pre_hook(_untraced(self._look))
 
     def stop(self) -> None:
         """Leave the steps of others alone."""

@@ -5,7 +5,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from operator import add
+from operator import add, is_
 from typing import Any, cast
 
 import torch
@@ -92,12 +92,14 @@ class Steps:
             self._are_ranks_compared = True
 
     def _is_in_place(self) -> bool:
-        """Whether model and optimizer have the parameters where they were last, which is asked in every step."""
-        groups = self.optimizer.param_groups
+        """Whether model and optimizer have the parameters where they were last; asked in every step, so all in C."""
+        belonging, groups = self.belonging, [group["params"] for group in self.optimizer.param_groups]
+        modules, names, parameters = belonging.places
+        numbers, positions, trained = belonging.seats
         try:
-            return all(kept[name] is parameter for kept, name, parameter in self.belonging.places) and all(
-                groups[number]["params"][position] is parameter for number, position, parameter in self.belonging.seats
-            )
+            are_in_model = map(is_, map(dict.__getitem__, modules, names), parameters)
+            are_trained = map(is_, map(list.__getitem__, map(groups.__getitem__, numbers), positions), trained)
+            return all(are_in_model) and all(are_trained)
         except LookupError:
             return False
 
