@@ -17,7 +17,7 @@ BEGIN_SPARSE = [name for name, method in METHODS.items() if Run().attach(method)
 BEFORE = (
     r"attach has set \d+ weights to 0 that this state calls active.* give the state to attach\(\.\.\., resume=state"
 )
-STRAY = r"\d+ weights that are not 0 where none is active.* load the state of the sparsifier"
+STRAY = r"\d+ of the places where no weight is active.* load the state of the sparsifier"
 
 
 def saved(method=DSR, num_steps=5, **options):

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from regrow.core.names import named_parameters
 
@@ -55,7 +54,7 @@ def has_ranks() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def check_not_sharded(model: nn.Module, optimizer: Optimizer) -> None:
+def check_not_sharded(model: object, optimizer: object) -> None:
     """Refuse what no rank holds whole, for the same reason on all of them."""
     instead = "which is not supported yet; attach to a model that every rank holds whole, as in DistributedDataParallel"
     if _is_a(optimizer, "torch.distributed.optim", "ZeroRedundancyOptimizer"):
@@ -63,6 +62,8 @@ def check_not_sharded(model: nn.Module, optimizer: Optimizer) -> None:
             "ZeroRedundancyOptimizer keeps the state of a weight on one rank only, which is not supported yet; use the "
             "optimizer inside it on every rank"
         )
+    if not isinstance(model, nn.Module):
+        return  # which is refused for that
     if any(_is_a(module, "torch.distributed.fsdp", "FullyShardedDataParallel") for module in model.modules()):
         raise ValueError(f"the model is sharded over ranks by FullyShardedDataParallel, {instead}")
     for name, parameter in named_parameters(model):

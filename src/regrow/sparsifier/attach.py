@@ -56,9 +56,9 @@ def attach(
     Replaces no object of yours, with two exceptions: packed storage and Hashed put vectors of values in the place of
     the dense weights, in the model and in the optimizer. Nothing is changed if anything is wrong with the arguments.
     """
+    check_not_sharded(model, optimizer)
     optimizer = owner_of_state(optimizer)
     _check_arguments(model, optimizer, method, start, seed)
-    check_not_sharded(model, optimizer)
     if resume is not None and start != "random":
         raise ValueError("resume brings the masks that were saved; leave out start, or resume")
     kind = _storage_for(method, storage)

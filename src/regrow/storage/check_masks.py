@@ -18,9 +18,19 @@ def check_zeros(layers: Sequence[Layer], weights: Sequence[Tensor], masks: Seque
     for layer, weight, mask in zip(layers, weights, masks, strict=True):
         if count := num_strays(weight, mask):
             raise ValueError(
-                f"{layer.name} has {count:,} weights that are not 0 where none is active; weights that come from "
+                f"{layer.name} is not 0 at {count:,} of the places where no weight is active; weights that come from "
                 "elsewhere need their own topology: load the state of the sparsifier that was saved with them, or give "
                 "it to attach(..., resume=state)"
+            )
+
+
+def check_shapes(layers: Sequence[Layer], parameters: Sequence[Tensor]) -> None:
+    """Refuse parameters that were reshaped under their masks."""
+    for layer, parameter in zip(layers, parameters, strict=True):
+        if parameter.shape != layer.shape:
+            raise RuntimeError(
+                f"{layer.name} does not have the shape {layer.shape} any more that it was attached with; detach before "
+                "parameters are reshaped, and note that sharded ones are not supported yet"
             )
 
 

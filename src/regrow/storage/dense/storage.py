@@ -21,7 +21,7 @@ from regrow.kernels.gpu.selections import selections_on
 from regrow.kernels.gpu.zero import Masks
 from regrow.methods.effects.effect import Fresh, Moves
 from regrow.storage.base import Beside, Carried, beside, by_name, nothing_called
-from regrow.storage.check_masks import check_zeros, num_strays
+from regrow.storage.check_masks import check_shapes, check_zeros, num_strays
 from regrow.storage.dense.kept_gradients import KeptGradients
 from regrow.storage.dense.state import check_state
 from regrow.storage.dense.zeroed import Zeroed
@@ -75,12 +75,7 @@ class DenseStorage:
     def follow(self) -> None:
         if [parameter.data_ptr() for parameter in self.parameters] == self._addresses:
             return
-        for layer, parameter in zip(self.layers, self.parameters, strict=True):
-            if parameter.shape != layer.shape:
-                raise RuntimeError(
-                    f"{layer.name} does not have the shape {layer.shape} any more that it was attached with; "
-                    "detach before parameters are reshaped, and note that sharded ones are not supported yet"
-                )
+        check_shapes(self.layers, self.parameters)
         masks = self._masks
         self._lay_out(
             [
