@@ -310,7 +310,7 @@ def left_by(training: Training) -> Iterator[bytes]:
     """The parameters and buffers, rather than the model's state, in which storages may leave marks of their own."""
     model, optimizer, sparse = training.model, training.optimizer, training.sparse
     yield from named(dict(model.named_parameters()))
-    yield from named(dict(model.named_buffers()))
+    yield from named({name: own for name, own in model.named_buffers() if not name.endswith("_topology")})
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})
