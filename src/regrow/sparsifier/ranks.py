@@ -34,7 +34,7 @@ def _digest(steps: "Steps") -> dict[str, Any]:
         "step": steps.number,
         "topology": fingerprint(_topology(storage.state())),
         "weights": fingerprint(parameters),
-        "gradients": fingerprint(parameter.grad for parameter in parameters),
+        "gradients": fingerprint(parameter.grad for parameter in parameters if steps.method.rewires),
     }
 
 
