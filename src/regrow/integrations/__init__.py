@@ -1,0 +1,1 @@
+"""A callback for each trainer that has callbacks; imported only when asked for."""
