@@ -7,6 +7,7 @@ share their names. Commands that would train for long train one epoch on the syn
 import importlib.util
 import re
 import shlex
+import socket
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +22,12 @@ from regrow.lab.cli.main import app
 from regrow.lab.config import make_config
 from regrow.lab.config.component import KINDS
 from regrow.lab.run.loop import Options, train
+from trainer_warnings import IGNORED
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
+pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in IGNORED]
 SHORT = ["data=synthetic", "epochs=1", "batch_size=500"]
 FEW_STEPS = ["data=synthetic", "max_steps=120", "batch_size=50"]
 
@@ -40,7 +43,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def python_blocks(page: str) -> list[str]:
-    return [block for language, block in blocks(page) if language == "python"]
+    return [block for language, block in blocks(page) if language.startswith("python")]
 
 
 def commands(page: str) -> list[str]:
@@ -70,6 +73,15 @@ def folder(tmp_path, monkeypatch):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def be_started_by_torchrun(monkeypatch) -> None:
+    """As the only rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, value)
 
 
 # Every page from top to bottom
@@ -115,6 +127,15 @@ def after_training(space, folder, printed):
         assert [(event.step, event.value) for event in events.Scalars("active")] == [(40, 320)]
 
 
+def after_trainers(space, folder, printed):
+    """What each program that could be run has left."""
+    made = {path.name for path in folder.iterdir()}
+    assert "model.safetensors" in made
+    assert not importlib.util.find_spec("lightning") or made >= {"saved", "fabric.ckpt"}
+    assert not importlib.util.find_spec("transformers") or made >= {"checkpoints", "bert.safetensors", "state"}
+    assert "ray" not in space or made >= {"ray.safetensors", "runs"}
+
+
 AFTER: dict[str, Callable[..., None]] = {
     "README.md": after_the_readme,
     "CONTRIBUTING.md": after_contributing,
@@ -122,12 +143,15 @@ AFTER: dict[str, Callable[..., None]] = {
     "docs/files.md": after_files,
     "docs/finetune.md": after_finetuning,
     "docs/training.md": after_training,
+    "docs/trainers.md": after_trainers,
 }
 
 
 @pytest.mark.parametrize("page", RUN_WHOLE)
-def test_a_page_runs_from_top_to_bottom(page, folder, capsys):
+def test_a_page_runs_from_top_to_bottom(page, folder, capsys, monkeypatch):
     train_the_run_of(page, folder)
+    if "init_process_group" in text_of(page):
+        be_started_by_torchrun(monkeypatch)
     torch.manual_seed(0)
     space: dict[str, object] = {"__name__": Path(page).stem}
     for number, (language, block) in enumerate(blocks(page), 1):
@@ -204,14 +228,13 @@ def test_no_block_escapes(page):
     """A fence that is indented, or of a language that nothing here knows, would not be run."""
     fences = re.findall(r"^( *)(`{3,}|~{3,})([^\n]*)$", text_of(page), re.MULTILINE)
     assert all((indent, fence) == ("", "```") for indent, fence, _ in fences)
-    assert {language for language, _ in blocks(page)} <= {
-        "python",
-        "python onnx",
-        "python tensorboard",
-        "console",
-        "toml",
-    }
+    assert {language.split()[0] for language, _ in blocks(page)} <= {"python", "console", "toml"}
     assert len(fences) == 2 * len(re.findall(r"^```\w", text_of(page), re.MULTILINE)), "a fence has no language"
+
+
+@pytest.mark.parametrize("program", python_blocks("docs/trainers.md"))
+def test_a_program_for_a_trainer_is_short(program):
+    assert len(program.splitlines()) <= 25
 
 
 EXPERIMENTS = [(page, block) for page in PAGES for language, block in blocks(page) if language == "toml"]
