@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
@@ -108,10 +107,11 @@ def _expanding(base: Any, names: tuple[str, ...], prefix: str, forward: Forward 
             )
         base.register_parameter(module, name, parameter)
 
-    made: dict[str, Any] = {"__module__": base.__module__, "__reduce_ex__": reduce, "_expands": (base, names)}
+    # Of this file and not of torch, where a compiler would take all tensors of a module for ones of fixed size.
+    made: dict[str, Any] = {"__module__": __name__, "__reduce_ex__": reduce, "_expands": (base, names)}
     made["register_parameter"] = register_parameter
     if forward is not None:
-        made["forward"] = torch.compiler.disable(forward)  # type: ignore[no-untyped-call]
+        made["forward"] = forward
     return type(f"{prefix}{base.__name__}", (base,), made | {name: expanded(name) for name in names})
 
 

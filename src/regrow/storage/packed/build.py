@@ -18,7 +18,7 @@ from regrow.storage.base import Chosen, Start
 from regrow.storage.computed_weights import check_replaceable, expanders_of, owners_of, start_expanding
 from regrow.storage.optimizer_state import Constants, constant_state, put_in_place
 from regrow.storage.packed.layers import forward_for
-from regrow.storage.packed.pack import Pack, Slot
+from regrow.storage.packed.pack import Pack
 from regrow.storage.packed.places import Places, places_of_units
 from regrow.storage.packed.storage import PackedStorage
 from regrow.storage.packed.topology_tag import start_marking
@@ -160,7 +160,7 @@ def _hand_over(
         for module, name in owners_of(model, dense):
             has_weight = name == "weight" or "weight" in expanders_of(module)
             forward = forward_for(module) if has_weight else None
-            start_expanding(module, name, None, Slot(pack, number), "Packed", forward)
+            start_expanding(module, name, None, pack.slot(number), "Packed", forward)
     first, *others = parameters
     put_in_place(optimizer, first, pack.values, state)
     ours = {id(parameter) for parameter in others}

@@ -74,7 +74,8 @@ class Search:
             self._part = torch.cat(list(gradients))
         else:
             self._found = best_free(places, gradients, self.wanted, self.score)
-            self._part, self.num_uses = None, 0
+            self._part = None
+        self.num_uses = use - 1
 
     def result(self, places: Places) -> Best:
         if self._part is not None:  # the first use had no part in the loss

@@ -13,21 +13,12 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from regrow.core.names import clean, unwrap
-from regrow.kernels.cpu.functions import (
-    Way,
-    bias_gradient,
-    dense_forward,
-    dense_input_gradient,
-    dense_weight_gradient,
-    sparse_backward,
-    sparse_forward,
-)
-from regrow.kernels.cpu.pattern import KERNEL_DTYPES
+from regrow.kernels.cpu.functions import Way, bias_gradient
 from regrow.kernels.cpu.planes import Convolution
 from regrow.storage.computed_weights import Forward, expanders_of
-from regrow.storage.packed.growth import gradient_tiles
-from regrow.storage.packed.pack import Slot, Version
-from regrow.storage.packed.places import PatternPlaces
+from regrow.storage.packed import operators
+from regrow.storage.packed.compute import Wanted, backward, forward, way_of
+from regrow.storage.packed.pack import Slot
 
 
 def packed_slots(model: nn.Module) -> dict[str, Slot]:
@@ -85,6 +76,9 @@ def _pad(module: _ConvNd, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 
 def _compute(module: nn.Module, x: Tensor, how: Convolution | None) -> Tensor:
     slot: Slot = expanders_of(module)["weight"]
+    if torch.compiler.is_compiling():
+        x, bias = _cast(x, module.bias)
+        return operators.layer(slot, x, bias, how)
     x, values, bias = _cast(x, slot.values(), module.bias)
     y: Tensor = _Layer.apply(x, values, bias, slot, how, way_of(slot, x, values, bias, how))  # type: ignore[no-untyped-call]
     return y
@@ -99,16 +93,6 @@ def _cast(*tensors: Any) -> list[Any]:
     return [t if t is None or t.dtype == torch.float64 else t.to(dtype) for t in tensors]
 
 
-def way_of(slot: Slot, x: Tensor, values: Tensor, bias: Tensor | None, how: Convolution | None = None) -> Way:
-    """Whether to compute on the values alone."""
-    places, dtype = slot.places, x.dtype
-    if not isinstance(places, PatternPlaces) or dtype not in KERNEL_DTYPES or x.device.type != "cpu":
-        return "dense"
-    if values.dtype != dtype or (bias is not None and bias.dtype != dtype):
-        return "dense"
-    return slot.pack.choices.way(places.pattern, x, how)
-
-
 class _Layer(torch.autograd.Function):
     """A linear layer or, if `how` says so, a convolution."""
 
@@ -118,9 +102,7 @@ class _Layer(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, values)
         ctx.slot, ctx.how, ctx.way, ctx.version = slot, how, way, slot.version()
-        if way == "sparse":
-            return sparse_forward(_pattern(slot), values, x, bias, how)
-        return dense_forward(slot.places.spread(values), x, bias, how)
+        return forward(slot, x, values, bias, how, way)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -132,38 +114,10 @@ def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     slot, how = ctx.slot, ctx.how
     needs_x, needs_values, needs_bias = ctx.needs_input_grad[:3]
     slot.check_version(ctx.version, needs_x)
-    dx = dvalues = None
-    if ctx.way == "sparse":
-        if needs_x or needs_values:
-            dx, dvalues = sparse_backward(_pattern(slot), values, x, dy, how, needs_x)
-        if needs_values and slot.wanted:
-            slot.look_for_growth(gradient_tiles(slot.layer, x, dy, how), ctx.version)
-    else:
-        if needs_x:
-            dx = dense_input_gradient(slot.places.spread(values), x, dy, how)
-        if needs_values:
-            dvalues = _take(dense_weight_gradient(slot.layer.shape, x, dy, how), slot, ctx.version)
-    return (
-        dx,
-        dvalues if needs_values else None,
-        bias_gradient(dy, how) if needs_bias else None,
-        None,
-        None,
-        None,
-    )
+    wanted = Wanted(needs_x, needs_values, slot.use_of(ctx.version))
+    dx, dvalues = backward(slot, x, values, dy, how, ctx.way, wanted)
+    return dx, dvalues, bias_gradient(dy, how) if needs_bias else None, None, None, None
 
 
 # Its guard against a second differentiation costs as much as a small layer, so it is left out where none can follow.
 _go_back_once = torch.autograd.function.once_differentiable(_go_back)
-
-
-def _take(gradient: Tensor, slot: Slot, version: Version) -> Tensor:
-    """What a dense gradient says of the values; and of free places, in a step that grows by it."""
-    if slot.wanted:
-        slot.look_for_growth([slot.layer.flatten(gradient)], version)
-    return slot.places.collect(gradient)
-
-
-def _pattern(slot: Slot) -> Any:
-    assert isinstance(slot.places, PatternPlaces)
-    return slot.places.pattern

@@ -1,7 +1,6 @@
 """A pack: the weights of a parameter group's sparse layers as one vector, and where each of them belongs."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -10,17 +9,12 @@ from torch import Tensor, nn
 
 from regrow.core.units import Layer
 from regrow.kernels.cpu.choose import Choices
+from regrow.storage.packed import operators
 from regrow.storage.packed.growth import Search
+from regrow.storage.packed.pieces import Begun, Stub, pieces, stand_ins
 from regrow.storage.packed.places import Places, mark, overwrite
 
 Version = tuple[Tensor, int, int, int]
-
-
-@dataclass
-class Begun:
-    """How many gradients of the values were begun, rather than added to one that was there."""
-
-    number: int = 0
 
 
 class Pack:
@@ -45,6 +39,14 @@ class Pack:
         self._belongs_to: Tensor | None = None  # if not to the places that are here
         self._made_for: tuple[Any, ...] = ()
         self._pieces: Sequence[Tensor] = ()
+        self.shapes = [own.layer.shape for own in self.places]
+        self.stubs = [Stub() for _ in self.places]
+        self.known_as = operators.make_known(self)
+        self.make_stubs()
+
+    def slot(self, number: int) -> "Slot":
+        """One of the layers."""
+        return Slot(self, number)
 
     @property
     def values(self) -> nn.Parameter:
@@ -94,10 +96,16 @@ class Pack:
         if made_for != self._made_for:
             self.check_belongs()
             self.follow()
-            with torch.inference_mode(False), torch.enable_grad():
-                self._pieces = _Split.apply(values, self.counts, self.begun)  # type: ignore[no-untyped-call]
+            self._pieces = pieces(values, self.counts, self.begun)
             self._made_for = made_for
         return self._pieces
+
+    def make_stubs(self) -> None:
+        """Make what stands for the pieces in a graph that is compiled."""
+        tensors = stand_ins(self.values, self.counts, self.begun)
+        for number, (stub, tensor) in enumerate(zip(self.stubs, tensors, strict=True)):
+            where = torch.tensor([self.known_as, number], device="cpu")
+            stub.tensor, stub.of, stub.where = tensor, self.values, where
 
     def follow(self) -> None:
         """Follow the values to another device."""
@@ -112,6 +120,7 @@ class Pack:
         self.places = [overwrite(old, new) for old, new in zip(self.places, places, strict=True)]
         if has_moved:
             self._made_for, self._pieces = (), ()
+            self.make_stubs()
         self._mark = None
         self.expect(self._belongs_to)
 
@@ -149,35 +158,24 @@ class Pack:
         searches = [Search(search.wanted, search.score) for search in self.searches]
         return {**self.__dict__, "searches": searches, "blocks": {}, "_made_for": (), "_pieces": ()}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.known_as = operators.make_known(self)
+        self.make_stubs()
+
 
 def _agree(one: Tensor, other: Tensor) -> bool:
     a, b = float(one), float(other)
     return a == b or abs(a - b) < 0.5
 
 
-class _Split(torch.autograd.Function):
-    """The vector cut into pieces that share its memory but not its version, since they outlive steps of the optimizer.
-
-    Nothing is saved, so that one such graph can be run through backward any number of times.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, sizes: list[int], begun: Begun) -> tuple[Tensor, ...]:
-        ctx.values, ctx.begun = values, begun
-        return tuple(torch.split(values.data, sizes))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        ctx.begun.number += ctx.values.is_leaf and ctx.values.grad is None
-        return torch.cat(gradients), None, None
-
-
-@dataclass(frozen=True)
 class Slot:
     """One layer of a pack, as its module sees it."""
 
-    pack: Pack
-    number: int
+    def __init__(self, pack: Pack, number: int) -> None:
+        self.pack, self.number = pack, number
+        self.shape = pack.shapes[number]  # what a compiler reads of a layer is here, the same for layers that are alike
+        self.stub = pack.stubs[number]
 
     @property
     def places(self) -> Places:
@@ -200,8 +198,21 @@ class Slot:
     def piece(self) -> Tensor:
         return self.pack.pieces()[self.number]
 
+    def share(self, values: Tensor) -> Tensor:
+        """What belongs to this layer of a vector like the values, outside of autograd."""
+        return self.pack.split(values.detach())[self.number]
+
+    def for_compiler(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All values, what stands for those of this layer, and the numbers by which operators find it."""
+        values: Tensor = self.pack._holder[self.pack.name]
+        if not self.stub.fits(values):
+            torch.compiler.disable(self.pack.make_stubs)()  # type: ignore[no-untyped-call]
+        return values, self.stub.tensor, self.stub.where
+
     def expand(self, values: None = None) -> Tensor:
         """The weights of the layer, dense, differentiable in the values."""
+        if torch.compiler.is_compiling():
+            return operators.weight(self)
         weight: Tensor = _Expand.apply(self.values(), self)  # type: ignore[no-untyped-call]
         return weight
 
@@ -224,6 +235,10 @@ class Slot:
             )
 
     @property
+    def choices(self) -> Choices:
+        return self.pack.choices
+
+    @property
     def search(self) -> Search:
         """What is looked for in the next backward pass."""
         return self.pack.searches[self.number]
@@ -233,9 +248,13 @@ class Slot:
         """How many free places that is."""
         return self.pack.searches[self.number].wanted
 
-    def look_for_growth(self, gradients: Iterable[Tensor], version: Version) -> None:
+    def use_of(self, version: Version) -> int:
+        """For which use of the layer in a forward pass something was computed."""
+        return version[-1]
+
+    def look_for_growth(self, gradients: Iterable[Tensor], use: int) -> None:
         """Look for the best free places by the gradient of one use."""
-        self.search.look(self.places, gradients, use=version[-1])
+        self.search.look(self.places, gradients, use)
 
 
 class _Expand(torch.autograd.Function):
@@ -250,7 +269,7 @@ class _Expand(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         ctx.slot.check_version(ctx.version, needs_values=False)
         if ctx.slot.wanted:
-            ctx.slot.look_for_growth([ctx.slot.layer.flatten(gradient.detach())], ctx.version)
+            ctx.slot.look_for_growth([ctx.slot.layer.flatten(gradient.detach())], ctx.slot.use_of(ctx.version))
         collected: Tensor = _Collect.apply(gradient, ctx.slot)  # type: ignore[no-untyped-call]
         return collected, None
 

@@ -47,9 +47,7 @@ class PackedStorage:
         self._groups = list(groups)
         self._trained = self.parameters
         self._num_begun = [0] * len(self.packs)
-        slots = {
-            i: Slot(pack, n) for pack, group in zip(packs, groups, strict=True) for n, i in enumerate(group.layers)
-        }
+        slots = {i: pack.slot(n) for pack, group in zip(packs, groups, strict=True) for n, i in enumerate(group.layers)}
         self.slots = [slots[i] for i in range(len(slots))]
         self.layers = [slot.layer for slot in self.slots]
         self._first_places = list(accumulate((layer.num_weights for layer in self.layers), initial=0))

@@ -1,0 +1,74 @@
+"""The vector of values in pieces, one for each layer: how gradients of layers become the gradient of one parameter.
+
+Pieces are made once and serve many passes. Nothing is saved for backward, so that one such graph can be run through it
+any number of times, and the gradient of all is put together once in each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Begun:
+    """How many gradients of the values were begun, rather than added to one that was there."""
+
+    number: int = 0
+
+
+@dataclass
+class Stub:
+    """What stands for a layer's piece in a graph that is compiled, of which parameter it is, and which layer's."""
+
+    tensor: Any = None
+    of: Any = None
+    where: Any = None
+
+    def fits(self, values: Tensor) -> bool:
+        """Whether its gradient goes to these values."""
+        tensor = self.tensor
+        if tensor is None or self.of is not values or tensor.requires_grad != values.requires_grad:
+            return False
+        return bool(tensor.dtype == values.dtype and tensor.device == values.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copying and pickling: no leaf of autograd, and made anew."""
+        return dict.fromkeys(self.__dict__)
+
+
+def pieces(values: Tensor, sizes: list[int], begun: Begun) -> Sequence[Tensor]:
+    """The pieces, which share the memory of the vector but not its version, since they outlive steps."""
+    return _cut(values, sizes, begun, False)
+
+
+def stand_ins(values: Tensor, sizes: list[int], begun: Begun) -> Sequence[Tensor]:
+    """As long as the pieces, with nothing in them; a compiler takes them for any length and does not compile anew."""
+    from torch._dynamo.decorators import mark_unbacked  # late, since it takes long to import
+
+    made = _cut(values, sizes, begun, True)
+    for tensor in made:
+        mark_unbacked(tensor, 0)
+    return made
+
+
+def _cut(values: Tensor, sizes: list[int], begun: Begun, are_empty: bool) -> Sequence[Tensor]:
+    with torch.inference_mode(False), torch.enable_grad():
+        made: Sequence[Tensor] = _Cut.apply(values, sizes, begun, are_empty)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, sizes: list[int], begun: Begun, are_empty: bool) -> tuple[Tensor, ...]:
+        ctx.values, ctx.begun = values, begun
+        if are_empty:
+            return tuple(values.new_empty(1).as_strided((size,), (0,)) for size in sizes)
+        return tuple(torch.split(values.data, sizes))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        ctx.begun.number += ctx.values.is_leaf and ctx.values.grad is None
+        return torch.cat(gradients), None, None, None
