@@ -19,9 +19,12 @@ from regrow.distributed.wrappers import replicas_of
 Owners = list[tuple[nn.Module, str]]
 Forward = Callable[..., Tensor]
 _EXPANDERS = "_expanders"
-_UNFIT = {
-    nn.MultiheadAttention: "the input projections of attention stay dense",
-    nn.RNNBase: "recurrent layers keep a second list of their weights, which would go on being used",
+_RECURRENT: dict[type[nn.Module], str] = {
+    nn.RNNBase: "recurrent layers keep a second list of their weights, which would go on being used"
+}
+_UNFIT: dict[str, dict[type[nn.Module], str]] = {
+    "packed": _RECURRENT,
+    "hashed": {nn.MultiheadAttention: "the input projections of attention stay dense", **_RECURRENT},
 }
 
 
@@ -58,15 +61,17 @@ def owners_of(model: nn.Module, parameter: Tensor) -> Owners:
     ]
 
 
-def leave_out_unfit(model: nn.Module, chosen: Sequence[tuple[Layer, nn.Parameter]]) -> list[tuple[Layer, nn.Parameter]]:
-    """The layers whose weights can be computed where they are read."""
+def leave_out_unfit(
+    model: nn.Module, chosen: Sequence[tuple[Layer, nn.Parameter]], how: str
+) -> list[tuple[Layer, nn.Parameter]]:
+    """The layers whose weights can be computed where they are read; `how` is the word for what becomes of them."""
     fit = [
         (layer, parameter)
         for layer, parameter in chosen
-        if not any(isinstance(module, tuple(_UNFIT)) for module, _ in owners_of(model, parameter))
+        if not any(isinstance(module, tuple(_UNFIT[how])) for module, _ in owners_of(model, parameter))
     ]
     if not fit:
-        why = ", ".join(_UNFIT.values())
+        why = ", ".join(_UNFIT[how].values())
         raise ValueError(f"the model has no layer whose weights can be replaced: {why}; name others with layers=[...]")
     return fit
 
@@ -83,7 +88,7 @@ def check_replaceable(model: nn.Module, layers: Sequence[Layer], owners: Sequenc
             )
     for layer, places in zip(layers, owners, strict=True):
         for module, _ in places:
-            for kind, why in _UNFIT.items():
+            for kind, why in _UNFIT[how].items():
                 if isinstance(module, kind):
                     raise ValueError(f"{layer.name} cannot be {how}: {why}; leave it out of layers")
 

@@ -235,18 +235,6 @@ def attach_packed(model, optimizer=None, **options):
     return regrow.attach(model, optimizer, regrow.SET(sparsity=0.5), storage="packed", **options)
 
 
-def test_attention_projections_stay_dense_unless_named_and_then_are_refused():
-    model = nn.Sequential(nn.MultiheadAttention(8, 2), nn.Linear(8, 8))
-    with pytest.raises(ValueError, match="in_proj_weight cannot be packed"):
-        attach_packed(model, layers=["*in_proj_weight"])
-    with pytest.warns(UserWarning, match="192 of 320 weights in matrices stay dense"):
-        sparse = attach_packed(model)
-    assert [layer.name for layer in sparse.layers] == ["0.out_proj.weight", "1.weight"]
-    x = torch.randn(3, 1, 8)
-    model[0](x, x, x)[0].sum().backward()
-    assert model.packed_values.grad.abs().sum() > 0
-
-
 def test_layers_of_one_group_must_be_alike():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8).double())
     with pytest.raises(ValueError, match="differ in device or dtype"):

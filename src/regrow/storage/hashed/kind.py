@@ -26,7 +26,7 @@ class Hashed:
             raise ValueError('the weights of a trained model are not shared ones; attach Hashed with start="random"')
 
     def fit(self, model: nn.Module, chosen: Chosen) -> Chosen:
-        return leave_out_unfit(model, chosen)
+        return leave_out_unfit(model, chosen, "hashed")
 
     def build(
         self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start

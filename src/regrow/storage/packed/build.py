@@ -158,8 +158,7 @@ def _hand_over(
     """Let the modules compute from a pack, and the optimizer hold its values."""
     for number, dense in enumerate(parameters):
         for module, name in owners_of(model, dense):
-            has_weight = name == "weight" or "weight" in expanders_of(module)
-            forward = forward_for(module) if has_weight else None
+            forward = forward_for(module, {name, *expanders_of(module)})
             start_expanding(module, name, None, pack.slot(number), "Packed", forward)
     first, *others = parameters
     put_in_place(optimizer, first, pack.values, state)

@@ -56,7 +56,7 @@ class Packed:
             )
 
     def fit(self, model: nn.Module, chosen: Chosen) -> Chosen:
-        return leave_out_unfit(model, chosen)
+        return leave_out_unfit(model, chosen, "packed")
 
     def build(
         self, model: nn.Module, optimizer: Optimizer, chosen: Chosen, start: Start

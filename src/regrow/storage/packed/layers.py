@@ -5,6 +5,8 @@ made dense just before it is used, and again in backward. In between autograd ke
 exist anyway.
 """
 
+from collections.abc import Container
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -31,9 +33,13 @@ def packed_slots(model: nn.Module) -> dict[str, Slot]:
     }
 
 
-def forward_for(module: nn.Module) -> Forward | None:
-    """How a module computes without its dense weight; None if it is to read it like any other."""
+def forward_for(module: nn.Module, names: Container[str]) -> Forward | None:
+    """How a module computes of which some parameters are packed; None if it is to read them like any other."""
     cls: Any = getattr(type(module), "_expands", (type(module),))[0]
+    if cls.forward is nn.MultiheadAttention.forward:
+        return attention
+    if "weight" not in names:
+        return None
     if cls.forward is nn.Linear.forward:
         return linear
     for conv in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
@@ -59,6 +65,18 @@ def convolution(module: _ConvNd, x: Tensor) -> Tensor:
     how = Convolution(module.kernel_size, module.stride, padding, module.dilation, module.groups)
     y = _compute(module, x, how)
     return y.squeeze(0) if is_single else y
+
+
+def attention(module: nn.MultiheadAttention, *args: Any, **kwargs: Any) -> Any:
+    """The forward pass of nn.MultiheadAttention, which reads its weights again and again: here each is made once."""
+    if torch.compiler.is_compiling():  # which makes only what is used
+        return nn.MultiheadAttention.forward(module, *args, **kwargs)
+    output = module.out_proj
+    twin = nn.MultiheadAttention.__new__(nn.MultiheadAttention)
+    twin.__dict__ |= module.__dict__
+    twin.__dict__ |= {name: slot.expand(module._parameters[name]) for name, slot in expanders_of(module).items()}
+    twin.__dict__["out_proj"] = SimpleNamespace(weight=output.weight, bias=output.bias)
+    return nn.MultiheadAttention.forward(twin, *args, **kwargs)
 
 
 def _pad(module: _ConvNd, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:

@@ -93,7 +93,11 @@ def _block(
 
 
 def _can_be_one(slot: Slot, linear: nn.Linear, x: Tensor, values: Tensor, bias: Tensor | None, norm: Norm) -> bool:
-    if forward_for(linear) is not packed_linear or "bias" not in linear._parameters or len(expanders_of(linear)) > 1:
+    if (
+        forward_for(linear, expanders_of(linear)) is not packed_linear
+        or "bias" not in linear._parameters
+        or len(expanders_of(linear)) > 1
+    ):
         return False
     if x.ndim != 2 or x.shape[1] != linear.in_features or not 1 < x.shape[0] <= MOST_SAMPLES:
         return False
