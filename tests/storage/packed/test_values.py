@@ -10,6 +10,8 @@ from safetensors.torch import load, save
 from test_packed import METHODS, Run, two_groups
 from torch import nn
 from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel
 
 import regrow
 
@@ -233,3 +235,40 @@ def test_an_optimizer_that_knows_parameters_by_name_knows_the_vector_and_then_th
     run.optimizer.load_state_dict(run.optimizer.state_dict())
     run.sparse.detach()
     assert names(run) == names(Run(METHODS["Static"], "dense", named))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_average_over_rewirings_by_others_is_refused(compiled):
+    run = Run(METHODS["SET"])
+    average = AveragedModel(run.model)
+    forward = torch.compile(average, backend="eager") if compiled else average
+    run.train(1)
+    average.update_parameters(run.model)
+    torch.testing.assert_close(forward(run.images), run.model(run.images))
+    before = average.module.packed_values.detach().clone()
+    run.train(3)
+    forward(run.images)  # nobody wrote into it since
+    assert torch.equal(average.module.packed_values, before)
+    average.update_parameters(run.model)
+    with pytest.raises(RuntimeError, match=r"which has the old topology; .*regrow\.Average"):
+        forward(run.images)
+    run.model.load_state_dict(average.module.state_dict())
+    with pytest.raises(RuntimeError, match="belong to another topology"):
+        run.model(run.images)
+
+
+def test_a_copy_that_is_trained_by_itself_may_be():
+    run = Run(METHODS["SET"])
+    alone = copy.deepcopy(run.model)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for _ in range(4):
+        run.train(1)
+        cross_entropy(alone(run.images), run.labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    twin_model, _, twin = copy.deepcopy((run.model, run.optimizer, run.sparse))
+    run.train(4)
+    with torch.no_grad():
+        twin_model.packed_values.mul_(0.5)
+    twin_model(run.images)
+    assert twin.num_steps == 4

@@ -1,8 +1,10 @@
 """A pack: the weights of a parameter group's sparse layers as one vector, and where each of them belongs."""
 
+import copy
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +44,8 @@ class Pack:
         self.shapes = [own.layer.shape for own in self.places]
         self.stubs = [Stub() for _ in self.places]
         self.known_as = operators.make_known(self)
+        self.copies: WeakSet[Pack] = WeakSet()  # that are not trained with places of their own
+        self._parted_at: int | None = None
         self.make_stubs()
 
     def slot(self, number: int) -> "Slot":
@@ -85,6 +89,8 @@ class Pack:
         They are made once and serve many passes, so that the gradient of all is put together once in each.
         """
         values = self._holder[self.name]
+        if self._parted_at is not None:
+            self.check_not_mixed()
         try:
             address = values.data_ptr()
         except RuntimeError as error:
@@ -123,6 +129,18 @@ class Pack:
             self.make_stubs()
         self._mark = None
         self.expect(self._belongs_to)
+        for twin in self.copies:
+            twin.part()
+
+    def part(self) -> None:
+        """The one that this was copied from has other places now, so that its values do not belong here any more."""
+        if self._parted_at is None:
+            self._parted_at = self.values._version
+
+    def is_mixed(self) -> bool:
+        """Whether somebody wrote such values here; one who averages, since an optimizer would have had gradients."""
+        has_changed = self._parted_at is not None and self._parted_at != self.values._version
+        return has_changed and self.begun.number == 0
 
     @property
     def mark(self) -> int:
@@ -132,7 +150,9 @@ class Pack:
         return self._mark
 
     def mark_of_values(self) -> Tensor:
-        """The mark of the topology that the values are of, be it here or not."""
+        """The mark of the topology that the values are of, be it here or not; -1 if they are of several."""
+        if self.is_mixed():
+            return torch.tensor(-1, device="cpu")
         return torch.tensor(self.mark, device="cpu") if self._belongs_to is None else self._belongs_to.clone()
 
     def expect(self, mark: Tensor | None) -> None:
@@ -142,11 +162,21 @@ class Pack:
         """
         is_here = mark is None or _agree(mark, torch.tensor(self.mark, device="cpu").to(mark.dtype))
         self._belongs_to = None if is_here else mark
+        self._parted_at = None
         if not is_here:
             self._made_for, self._pieces = (), ()  # so that the next forward pass looks
 
+    def check_not_mixed(self) -> None:
+        """Refuse to compute with values of several topologies."""
+        if self.is_mixed():
+            raise RuntimeError(
+                f"values of a network that was rewired since were written into the {self.name} of this copy, which has "
+                "the old topology; keep the average of a packed network with regrow.Average"
+            )
+
     def check_belongs(self) -> None:
         """Refuse to compute with values of another topology."""
+        self.check_not_mixed()
         if self._belongs_to is not None:
             raise RuntimeError(
                 f"the {self.name} that were loaded into the model belong to another topology than the one it has; load "
@@ -156,10 +186,25 @@ class Pack:
     def __getstate__(self) -> dict[str, Any]:
         """For copying and pickling; pieces are not leaves of autograd, and are made anew."""
         searches = [Search(search.wanted, search.score) for search in self.searches]
-        return {**self.__dict__, "searches": searches, "blocks": {}, "_made_for": (), "_pieces": ()}
+        left_out = {
+            "searches": searches,
+            "blocks": {},
+            "_made_for": (),
+            "_pieces": (),
+            "begun": Begun(),
+            "copies": None,
+        }
+        return self.__dict__ | left_out
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Pack":
+        twin = memo[id(self)] = Pack.__new__(Pack)
+        twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        self.copies.add(twin)
+        return twin
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self.copies = WeakSet()
         self.known_as = operators.make_known(self)
         self.make_stubs()
 

@@ -303,6 +303,8 @@ class PackedStorage:
 
     def copy(self, memo: dict[int, Any]) -> "PackedStorage":
         model, packs = copy.deepcopy((self.model, self.packs), memo)
+        for pack, twin in zip(self.packs, packs, strict=True):
+            pack.copies.discard(twin)  # it is rewired by itself
         return PackedStorage(model, packs, self._groups)
 
     def release(self, optimizer: Optimizer) -> None:
