@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("search", max_examples=20_000)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
