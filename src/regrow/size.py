@@ -79,8 +79,9 @@ def size_of(model: nn.Module, masks: Mapping[str, Tensor]) -> Size:
 def count_flops(model: nn.Module, input_shape: tuple[int, ...], masks: Mapping[str, Tensor]) -> int:
     """Floating-point operations of the linear and convolution layers in the forward pass of one input.
 
-    Every active weight costs a multiplication and an addition for each place it is applied to. Norms, activations and
-    biases are left out, as is usual.
+    Every active weight costs a multiplication and an addition for each place it is applied to, in a sequence for each
+    token. Norms, activations and biases are left out, as is usual, and so are the products within attention, which no
+    weight takes part in. A model that begins with an embedding is given tokens.
     """
     model = unwrap(model)
     active = {id(p): int(masks[name].count_nonzero()) for name, p in named_parameters(model) if name in masks}
@@ -103,11 +104,17 @@ def count_flops(model: nn.Module, input_shape: tuple[int, ...], masks: Mapping[s
     was_training = model.training
     try:
         model.eval()
-        first = next(model.parameters())
         with torch.no_grad():
-            model(torch.zeros(1, *input_shape, device=first.device, dtype=first.dtype))
+            model(_zeros_for(model, input_shape))
     finally:
         model.train(was_training)
         for hook in hooks:
             hook.remove()
     return total
+
+
+def _zeros_for(model: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    parameter = next(model.parameters())
+    layers = (m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag, nn.Linear, _ConvNd)))
+    takes_tokens = isinstance(next(layers, None), (nn.Embedding, nn.EmbeddingBag))
+    return torch.zeros(1, *shape, device=parameter.device, dtype=torch.int64 if takes_tokens else parameter.dtype)

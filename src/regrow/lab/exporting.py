@@ -26,9 +26,8 @@ def export_run(path: Path, out: str | os.PathLike[str], format: str | None = Non
     check_place(out)
     if format == "onnx":
         check_packages()
-        images = _images_of(config)
-        example = torch.randn(1, *images.image_shape, generator=torch.Generator().manual_seed(0))
-        return regrow.export_onnx(out, _network(folder, config, images), example)
+        inputs = _inputs_of(config)
+        return regrow.export_onnx(out, _network(folder, config, inputs), _example(inputs))
     shares_values = METHODS[config.method_name].storage == "hashed"
     if shares_values and format == "sparse":
         raise ValueError(f"the positions of {path} share values: it has no sparse form; say --format dense")
@@ -50,19 +49,27 @@ def _made_by(folder: RunFolder, config: Config) -> dict[str, str]:
 
 
 def _expanded(folder: RunFolder, config: Config) -> Content:
-    state: dict[str, Tensor] = dict(_network(folder, config, _images_of(config)).state_dict())
+    state: dict[str, Tensor] = dict(_network(folder, config, _inputs_of(config)).state_dict())
     return Content(state, {}, _made_by(folder, config))
 
 
-def _images_of(config: Config) -> Inputs:
+def _inputs_of(config: Config) -> Inputs:
     """What the network expects; a data set need not be fetched for that."""
     told = config.data.inputs
     return config.data.open("cpu") if told is None else told
 
 
-def _network(folder: RunFolder, config: Config, images: Inputs) -> nn.Module:
+def _example(inputs: Inputs) -> Tensor:
+    """A made-up image, or tokens where the data are text."""
+    shape, generator = (1, *inputs.image_shape), torch.Generator().manual_seed(0)
+    if len(inputs.image_shape) == 1:
+        return torch.randint(inputs.num_classes, shape, generator=generator)
+    return torch.randn(shape, generator=generator)
+
+
+def _network(folder: RunFolder, config: Config, inputs: Inputs) -> nn.Module:
     """The plain network with the final weights in it."""
-    model = build_model(config, images)
+    model = build_model(config, inputs)
     weights = folder.read_tensors("final_weights")
     try:
         if METHODS[config.method_name].storage == "hashed":

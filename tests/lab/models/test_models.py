@@ -1,4 +1,4 @@
-"""The models are those of the paper, to the last parameter."""
+"""Convolutional networks, and the paper's, to the last parameter."""
 
 import math
 from itertools import pairwise
@@ -129,6 +129,42 @@ def test_a_training_step_moves_every_parameter(name: str) -> None:
     assert all(not torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
 
 
+def test_vgg_19_by_hand() -> None:
+    model = models.build("vgg_19")
+    inner = 64 * 64 + 64 * 128 + 128**2 + 128 * 256 + 3 * 256**2 + 256 * 512 + 7 * 512**2
+    norms = 2 * (2 * 64 + 2 * 128 + 4 * 256 + 8 * 512)
+    assert num_sparse(model) == 9 * inner
+    assert num_parameters(model) == 9 * (3 * 64 + inner) + norms + 512 * 10 + 10
+    assert len(models.sparse_layers(model)) == 15, "of sixteen convolutions all but the first"
+    assert "features.0.weight" not in models.sparse_layers(model)
+
+
+@pytest.mark.parametrize(("side", "left"), [(32, 2), (64, 4)])
+def test_vgg_19_halves_images_four_times(side: int, left: int) -> None:
+    model = models.build("vgg_19", width=0.05, num_classes=7)
+    images = torch.randn(2, 3, side, side)
+    assert model.features(images).shape[2:] == (left, left)
+    assert model(images).shape == (2, 7)
+
+
+def test_a_small_stem_halves_images_once_where_the_usual_one_does_twice() -> None:
+    usual, small = models.build("resnet_50", width=0.05), models.build("resnet_50_small", width=0.05)
+    images = torch.randn(1, 3, 64, 64)
+    assert small.stem(images).shape == (1, 64, 32, 32)
+    assert usual.stem(images).shape == (1, 64, 16, 16)
+    assert models.sparse_layers(small) == models.sparse_layers(usual)
+    assert num_parameters(usual) - num_parameters(small) == 3 * 64 * (7 * 7 - 3 * 3)
+
+
+def test_resnet_50_with_a_small_stem_is_another_network_under_a_name_of_its_own() -> None:
+    usual, small = models.read_model("resnet_50"), models.read_model({"name": "resnet_50", "stem": "small"})
+    assert (usual.said(), str(usual), usual.title) == ("resnet_50", "resnet_50", "ResNet-50")
+    assert (small.said(), str(small), small.title) == ("resnet_50_small",) * 2 + ("ResNet-50 (small stem)",)
+    assert models.read_model("resnet_50_small") == small
+    with pytest.raises(ValueError, match="one of usual, small, got 'tiny'"):
+        models.read_model({"name": "resnet_50", "stem": "tiny"})
+
+
 def test_full_networks_give_logits() -> None:
     for name in ("lenet_300_100", "wrn_28_2"):
         assert models.build(name).eval()(torch.randn(2, *IMAGES[name])).shape == (2, 10)
@@ -163,7 +199,7 @@ def test_lenet_takes_other_images() -> None:
     [
         ("lenet300", "did you mean 'lenet_300_100'"),
         ("resnet50", "did you mean 'resnet_50'"),
-        ("zzz", "there are: lenet_300_100"),
+        ("zzz", "there are: gpt, lenet_300_100"),
         ("wrn_27_2", "depth must be 6n"),
         ("wrn_28_0", "widen must be at least 1"),
     ],

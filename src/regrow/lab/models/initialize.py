@@ -1,4 +1,4 @@
-"""The paper's starting weights, the same rule for every model."""
+"""The paper's starting weights, the same rule for each of its networks."""
 
 import math
 

@@ -28,13 +28,20 @@ class Shape:
 
 
 class Model(Component):
-    """Makes a network, a plain module that knows nothing of sparsity but which layers are usually made sparse."""
+    """Makes a network, a plain module that knows nothing of sparsity but which layers are usually made sparse.
+
+    It is built with its first weights, drawn from torch's global generator, which a run seeds. A language model has a
+    field `context`, how many tokens it sees.
+    """
 
     kind: ClassVar[str] = "model"
-    usual: ClassVar[Inputs]
-    """What it is usually trained on."""
     paper: ClassVar[str | None] = None
     """Under which name the paper's settings for it are found, if it is one of the paper's."""
+
+    @property
+    @abstractmethod
+    def usual(self) -> Inputs:
+        """What it is usually trained on."""
 
     @property
     def title(self) -> str:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from regrow.lab.config.component import component
+from regrow.lab.config.component import Settings, component
 from regrow.lab.models.initialize import initialize
 from regrow.lab.models.model import Inputs, Model, Shape
 from regrow.lab.models.widths import scaled
@@ -44,7 +44,8 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """A bottleneck residual network; the default numbers of blocks make it ResNet-50.
 
-    `width` scales the channels of all blocks, inner and outer alike; the stem keeps its 64.
+    `width` scales the channels of all blocks, inner and outer alike; the stem keeps its 64. A small stem is for small
+    images: it halves them, where the usual one leaves a quarter of each side.
     """
 
     def __init__(
@@ -54,14 +55,13 @@ class ResNet(nn.Module):
         width: float = 1.0,
         in_channels: int = 3,
         num_classes: int = 1000,
+        has_small_stem: bool = False,
     ) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(in_channels, STEM, 7, stride=2, padding=3, bias=False),
-            nn.BatchNorm2d(STEM),
-            nn.ReLU(),
-            nn.MaxPool2d(3, stride=2, padding=1),
-        )
+        side = 3 if has_small_stem else 7
+        convolution = nn.Conv2d(in_channels, STEM, side, stride=2, padding=side // 2, bias=False)
+        pooling = [] if has_small_stem else [nn.MaxPool2d(3, stride=2, padding=1)]
+        self.stem = nn.Sequential(convolution, nn.BatchNorm2d(STEM), nn.ReLU(), *pooling)
         groups, num_in = [], STEM
         for group, num_blocks_here in enumerate(num_blocks):
             num_inner = scaled(64 * 2**group, width)
@@ -89,12 +89,32 @@ class ResNet(nn.Module):
 
 @component
 class ResNet50(Model):
-    """Sixteen bottleneck blocks."""
+    """Sixteen bottleneck blocks; `stem`: "usual", or "small" (3x3, stride 2, no pooling) for small images."""
 
     name: ClassVar[str] = "resnet_50"
     usual: ClassVar[Inputs] = Shape((3, 224, 224), 1000)
     paper: ClassVar[str] = "resnet"
-    title: ClassVar[str] = "ResNet-50"
+
+    stem: str = "usual"
+
+    @classmethod
+    def parse(cls, text: str) -> Settings | None:
+        return {"stem": "small"} if text == "resnet_50_small" else super().parse(text)
+
+    def check(self) -> None:
+        if self.stem not in ("usual", "small"):
+            raise ValueError(f"model.stem must be one of usual, small, got {self.stem!r}")
+
+    def said(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return self.name if self.stem == "usual" else f"{self.name}_{self.stem}"
+
+    @property
+    def title(self) -> str:
+        return "ResNet-50" if self.stem == "usual" else f"ResNet-50 ({self.stem} stem)"
 
     def build(self, inputs: Inputs, width: float = 1.0) -> ResNet:
-        return ResNet(width=width, in_channels=inputs.image_shape[0], num_classes=inputs.num_classes)
+        channels, num_classes, is_small = inputs.image_shape[0], inputs.num_classes, self.stem == "small"
+        return ResNet(width=width, in_channels=channels, num_classes=num_classes, has_small_stem=is_small)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from regrow.files.atomic import remove_leftovers, write_atomically, write_text
@@ -183,7 +184,10 @@ class RunFolder:
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         from safetensors.torch import save
 
-        stored = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        # Copies, as tied weights are one tensor under two names, which this format refuses.
+        stored = {
+            key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()
+        }
         payload = save(stored, sealed({}, stored))
         write_atomically(self.file(f"{name}.safetensors"), lambda file: file.write(payload))
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from regrow.core.random import bits, key
 from regrow.lab.config import Config, parent_id, parent_of
 from regrow.lab.data import Data
-from regrow.lab.models import Inputs, initialize
+from regrow.lab.models import Inputs
+from regrow.lab.models.seeded import build_from_seed
 from regrow.lab.models.thin import thin_width
 from regrow.lab.run.folder import BadRun, RunFolder
 
@@ -58,9 +59,7 @@ def build_model(config: Config, inputs: Inputs) -> nn.Module:
     """The network with weights drawn from the run's seed; other weights than those of the run it starts from."""
     width = thin_width(config.model, config.sparsity, inputs) if config.is_thin else float(config.width)
     _check_room(config, width, inputs)
-    model = config.model.build(inputs, width)
-    initialize(model, torch.Generator().manual_seed(key(config.seed, _generation(config), _WEIGHTS)))
-    return model
+    return build_from_seed(config.model, inputs, width, key(config.seed, _generation(config), _WEIGHTS))
 
 
 def _check_room(config: Config, width: float, inputs: Inputs) -> None:
