@@ -171,7 +171,7 @@ def test_trained_sparsely_by_adamw(given: dict, method: regrow.Method, storage: 
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < losses[0]
     assert [layer.name for layer in sparse.layers] == names
     positions = sum(math.prod(layer.shape) for layer in sparse.layers)
