@@ -27,7 +27,7 @@ def export_run(path: Path, out: str | os.PathLike[str], format: str | None = Non
     if format == "onnx":
         check_packages()
         inputs = _inputs_of(config)
-        return regrow.export_onnx(out, _network(folder, config, inputs), _example(inputs))
+        return regrow.export_onnx(out, _network(folder, config, inputs), _example(config, inputs))
     shares_values = METHODS[config.method_name].storage == "hashed"
     if shares_values and format == "sparse":
         raise ValueError(f"the positions of {path} share values: it has no sparse form; say --format dense")
@@ -59,12 +59,13 @@ def _inputs_of(config: Config) -> Inputs:
     return config.data.open("cpu") if told is None else told
 
 
-def _example(inputs: Inputs) -> Tensor:
-    """A made-up image, or tokens where the data are text."""
-    shape, generator = (1, *inputs.image_shape), torch.Generator().manual_seed(0)
-    if len(inputs.image_shape) == 1:
-        return torch.randint(inputs.num_classes, shape, generator=generator)
-    return torch.randn(shape, generator=generator)
+def _example(config: Config, inputs: Inputs) -> Tensor:
+    """A made-up image, or as many tokens as a language model sees."""
+    generator = torch.Generator().manual_seed(0)
+    context = getattr(config.model, "context", None)
+    if context is not None:
+        return torch.randint(inputs.num_classes, (1, context), generator=generator)
+    return torch.randn(1, *inputs.image_shape, generator=generator)
 
 
 def _network(folder: RunFolder, config: Config, inputs: Inputs) -> nn.Module:

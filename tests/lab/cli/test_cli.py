@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from regrow.lab.cli.main import app
+from regrow.lab.config.component import components
 from regrow.lab.report.benches import read_benches
 
 SMALL = "--data synthetic --epochs 2 batch_size=200"
@@ -24,6 +25,11 @@ def regrow(line: str, root: Path | None = None) -> tuple[int, str]:
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output
+
+
+def test_help_of_train_names_all_networks():
+    _, text = regrow("train --help")
+    assert all(name in text for name in components("model"))
 
 
 @pytest.mark.parametrize("command", ["train", "sweep", "report", "show", "data", "methods"])

@@ -2,6 +2,8 @@
 
 import importlib.util
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +12,11 @@ from torch.nn import functional
 
 import regrow
 from regrow.lab import models
+from regrow.lab.config import make_config
 from regrow.lab.models.thin import thin_width
 from regrow.lab.models.transformer import Rotary
+from regrow.lab.run.folder import RunFolder
+from regrow.lab.run.loop import Options, train
 from regrow.size import count_flops
 
 SMALL_GPT = {"name": "gpt", "width": 16, "depth": 2, "heads": 2, "context": 12}
@@ -183,6 +188,36 @@ def test_trained_sparsely_by_adamw(given: dict, method: regrow.Method, storage: 
     assert all((parameter[~masks[name]] == 0).all() for name, parameter in model.named_parameters() if name in masks)
 
 
+def run(root: Path, **settings: Any) -> dict[str, Tensor]:
+    """Weights of a few steps of a small vit."""
+    model = {**SMALL_VIT, "width": 12, "depth": 1, "patch": 8}
+    length = {"data": "synthetic_colour", "batch_size": 50, "max_steps": 12, "optimizer": "AdamW"}
+    rate = {"learning_rate": {"name": "cosine", "peak": 0.01, "warmup": 3}}
+    config = make_config({"model": model, "method": "SET", "sparsity": 0.8, **length, **rate, **settings})
+    train(config, root, Options(threads=1))
+    return RunFolder(root / config.id).read_tensors("final_weights")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"method": {"name": "SET", "period": 5}}, {"method": "Dense", "width": "thin"}], ids=["SET", "thin"]
+)
+def test_a_run_follows_from_its_seed(settings: dict, tmp_path: Path) -> None:
+    one = run(tmp_path / "one", **settings)
+    torch.rand(7)
+    twin = run(tmp_path / "twin", **settings)
+    assert all(torch.equal(value, twin[name]) for name, value in one.items())
+    other = run(tmp_path / "one", **settings, seed=1)
+    assert not torch.equal(one["positions"], other["positions"])
+
+
+def test_tied_weights_come_back_out_of_the_folder_of_a_run(tmp_path: Path) -> None:
+    one, other = models.build({**SMALL_GPT, "tied": True}), models.build({**SMALL_GPT, "tied": True})
+    folder = RunFolder(tmp_path)
+    folder.write_tensors("final_weights", one.state_dict())
+    other.load_state_dict(folder.read_tensors("final_weights"))
+    assert torch.equal(other(text(12)), one(text(12)))
+
+
 def test_names_and_titles_tell_networks_apart() -> None:
     gpt = models.read_model({"name": "gpt", "depth": 2, "positions": "rotary"})
     assert (str(gpt), gpt.title) == ("gpt_2x512", "GPT 2x512 (positions=rotary)")
@@ -225,7 +260,7 @@ def test_data_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(
     "given", [{**SMALL_GPT, "depth": 1, "positions": "rotary"}, {**SMALL_VIT, "depth": 1}], ids=["gpt", "vit"]
 )
-def test_they_are_exported_to_onnx(given: dict, tmp_path) -> None:
+def test_they_are_exported_to_onnx(given: dict, tmp_path: Path) -> None:
     model = models.build(given)
     example = text(12) if given["name"] == "gpt" else torch.randn(2, 3, 32, 32)
     difference = regrow.export_onnx(tmp_path / "m.onnx", model, example)

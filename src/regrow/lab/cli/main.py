@@ -33,6 +33,11 @@ if TYPE_CHECKING:  # torch is slow to import, and --help should not be
     from regrow.lab.config.paper import Settings
     from regrow.lab.sweep.backlog import Outcome
 
+_MODELS = (
+    "lenet_300_100, wrn_DEPTH_WIDTH, resnet_50, resnet_50_small, vgg_19; vit or gpt, or vit_DEPTHxWIDTH and "
+    "gpt_DEPTHxWIDTH."
+)
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -75,7 +80,7 @@ def train(
     overrides: Overrides = None,
     method: Annotated[str | None, typer.Option("--method", "-m", help="See `regrow methods`.")] = None,
     sparsity: Annotated[float | None, typer.Option("--sparsity", "-s", help="Fraction of weights left out.")] = None,
-    model: Annotated[str | None, typer.Option(help="lenet_300_100, wrn_DEPTH_WIDTH or resnet_50.")] = None,
+    model: Annotated[str | None, typer.Option(help=_MODELS)] = None,
     data: Annotated[str | None, typer.Option(help="See `regrow data`; or folder:PATH.")] = None,
     seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
     epochs: Epochs = None,
