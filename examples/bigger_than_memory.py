@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import regrow
-from regrow.lab.data import load, test_batches, training_batches
+from regrow.lab.data import load
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--quick", action="store_true", help="a small network on data that need not be fetched")
@@ -58,7 +58,7 @@ print(sparse.summary())
 def accuracy(num_images: int) -> float:
     """The fraction of some test images that the network gets right, after which it trains on."""
     model.eval()
-    batches = islice(test_batches(data, 100, data.device), num_images // 100)
+    batches = islice(data.evaluation_batches(100, device=data.device), num_images // 100)
     right = [(model(images).argmax(1) == labels).float().mean() for images, labels in batches]
     model.train()
     return float(torch.stack(right).mean())
@@ -69,7 +69,7 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
 
 
-epochs = (training_batches(data, epoch, 0, 100, data.device, 0) for epoch in count())
+epochs = (data.training_batches(epoch, 0, 100, device=data.device) for epoch in count())
 begin, times = perf_counter(), []
 for step, (images, labels) in enumerate(islice(chain.from_iterable(epochs), arguments.steps), 1):
     before = perf_counter()

@@ -137,7 +137,7 @@ def test_a_run_that_is_not_finished_is_refused(run_small: RunSmall, tmp_path: Pa
 def test_a_run_becomes_an_onnx_file_as_accurate_as_its_summary_says(method: str, run_small: RunSmall, tmp_path: Path):
     import onnxruntime
 
-    from regrow.lab.data import evaluation_batches, load
+    from regrow.lab.data import load
     from regrow.lab.run.folder import read_run
 
     run = run_small(method={"name": method})
@@ -145,7 +145,7 @@ def test_a_run_becomes_an_onnx_file_as_accurate_as_its_summary_says(method: str,
     assert code == 0
     assert "onnxruntime gives the outputs of the network" in said
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
-    [(images, labels)] = evaluation_batches(load("synthetic", device="cpu"), 500)
+    [(images, labels)] = load("synthetic", device="cpu").evaluation_batches(500, device=torch.device("cpu"))
     [logits] = session.run(None, {session.get_inputs()[0].name: images.numpy()})
     summary = read_run(run).summary
     assert summary is not None

@@ -21,12 +21,12 @@ def colour() -> data.Dataset:
 
 
 def test_an_epoch_visits_every_image_once(grey: data.Dataset) -> None:
-    indices = torch.cat(list(data.batches(grey, epoch=3, seed=1, batch_size=100)))
+    indices = torch.cat(list(data.whole_batches(grey.order(epoch=3, seed=1), 100)))
     assert torch.equal(indices.sort().values, torch.arange(grey.num_train))
 
 
 def test_batches_have_one_size_and_the_rest_is_dropped(grey: data.Dataset) -> None:
-    assert [len(batch) for batch in data.batches(grey, 0, 0, 300)] == [300] * 6
+    assert [len(batch) for batch in data.whole_batches(grey.order(0, 0), 300)] == [300] * 6
 
 
 def test_the_order_depends_on_seed_and_epoch_only() -> None:
@@ -45,15 +45,15 @@ def test_the_order_is_pinned() -> None:
 
 def test_the_order_leaves_torch_generators_alone(colour: data.Dataset) -> None:
     before = torch.get_rng_state()
-    list(data.batches(colour, 0, 0, 100))
-    data.draw_augmentation(colour, 0, 0)
+    colour.order(0, 0)
+    colour.draws(0, 0)
     assert torch.equal(before, torch.get_rng_state())
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 2001])
 def test_a_batch_size_that_gives_no_batch_is_refused(grey: data.Dataset, batch_size: int) -> None:
     with pytest.raises(ValueError, match="between 1 and 2000"):
-        data.batches(grey, 0, 0, batch_size)
+        grey.training_batches(0, 0, batch_size)
 
 
 def pad_crop_flip(images: torch.Tensor, draws: torch.Tensor, pad: int) -> torch.Tensor:
@@ -87,14 +87,14 @@ def test_draws_are_uniform() -> None:
 
 
 def test_draws_change_with_every_epoch(colour: data.Dataset) -> None:
-    first, second = (data.draw_augmentation(colour, epoch, seed=0) for epoch in (0, 1))
+    first, second = (colour.draws(epoch, seed=0) for epoch in (0, 1))
     assert first is not None
     assert second is not None
     assert (first == second).all(1).float().mean() < 0.05
 
 
 def test_nothing_is_drawn_where_nothing_is_augmented(grey: data.Dataset) -> None:
-    assert data.draw_augmentation(grey, 0, 0) is None
+    assert grey.draws(0, 0) is None
 
 
 def test_too_wide_a_reflection_is_refused() -> None:
@@ -103,17 +103,15 @@ def test_too_wide_a_reflection_is_refused() -> None:
 
 
 def test_the_training_batch_compiles_without_graph_breaks(colour: data.Dataset) -> None:
-    draws = data.draw_augmentation(colour, 0, 0)
-    compiled = torch.compile(data.training_batch, fullgraph=True, backend="eager")
-    for indices in list(data.batches(colour, 0, 0, 50))[:2]:
-        for ours, plain in zip(
-            compiled(colour, indices, draws), data.training_batch(colour, indices, draws), strict=True
-        ):
+    draws = colour.draws(0, 0)
+    compiled = torch.compile(colour.batch, fullgraph=True, backend="eager")
+    for indices in data.whole_batches(colour.order(0, 0), 50)[:2]:
+        for ours, plain in zip(compiled(indices, draws), colour.batch(indices, draws), strict=True):
             assert torch.equal(ours, plain)
 
 
 def test_normalized_images_have_mean_0_and_deviation_1(colour: data.Dataset) -> None:
-    images, labels = data.training_batch(colour, torch.arange(colour.num_train), None)
+    images, labels = colour.batch(torch.arange(colour.num_train), None)
     assert images.dtype == torch.float32
     assert images.mean((0, 2, 3)).abs().max() < 1e-3
     assert (images.std((0, 2, 3)) - 1).abs().max() < 1e-3
@@ -121,7 +119,7 @@ def test_normalized_images_have_mean_0_and_deviation_1(colour: data.Dataset) -> 
 
 
 def test_evaluation_sees_every_test_image_in_order(colour: data.Dataset) -> None:
-    parts = list(data.evaluation_batches(colour, 150))
+    parts = list(colour.evaluation_batches(150))
     assert [len(labels) for _, labels in parts] == [150, 150, 150, 50]
     assert torch.equal(torch.cat([labels for _, labels in parts]), colour.test_labels)
     whole = data.normalize(colour.test_images, colour.mean, colour.std)
@@ -148,14 +146,14 @@ def test_synthetic_sets_can_be_learnt_but_not_at_once(name: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def accuracy() -> float:
-        parts = [(model(images).argmax(1) == labels) for images, labels in data.evaluation_batches(dataset, 100)]
+        parts = [(model(images).argmax(1) == labels) for images, labels in dataset.evaluation_batches(100)]
         return torch.cat(parts).float().mean().item()
 
     assert accuracy() < 0.35
     for epoch in range(3):
-        draws = data.draw_augmentation(dataset, epoch, seed=0)
-        for indices in data.batches(dataset, epoch, seed=0, batch_size=100):
-            images, labels = data.training_batch(dataset, indices, draws)
+        draws = dataset.draws(epoch, seed=0)
+        for indices in data.whole_batches(dataset.order(epoch, seed=0), 100):
+            images, labels = dataset.batch(indices, draws)
             optimizer.zero_grad()
             functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
@@ -166,17 +164,17 @@ def test_synthetic_sets_can_be_learnt_but_not_at_once(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_captured_training_batch_replays_new_indices() -> None:
     dataset = data.load("synthetic_colour", device="cuda")
-    first, second = list(data.batches(dataset, 0, 0, 100))[:2]
-    draws = data.draw_augmentation(dataset, 0, 0)
+    first, second = data.whole_batches(dataset.order(0, 0), 100)[:2]
+    draws = dataset.draws(0, 0)
     static = first.clone()
-    data.training_batch(dataset, static, draws)
+    dataset.batch(static, draws)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        images, labels = data.training_batch(dataset, static, draws)
+        images, labels = dataset.batch(static, draws)
     static.copy_(second)
     graph.replay()
-    plain_images, plain_labels = data.training_batch(dataset, second, draws)
+    plain_images, plain_labels = dataset.batch(second, draws)
     assert torch.equal(images, plain_images)
     assert torch.equal(labels, plain_labels)
 

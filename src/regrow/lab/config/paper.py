@@ -10,7 +10,7 @@ from typing import Any
 from regrow.lab.config.schedule import is_schedule
 
 Settings = dict[str, Any]
-COMPONENTS = ("model", "optimizer", "learning_rate")
+COMPONENTS = ("model", "data", "optimizer", "learning_rate")
 """Settings with a name, whose fields say nothing under another name."""
 
 _LENET: Settings = {

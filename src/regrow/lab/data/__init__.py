@@ -7,31 +7,35 @@ from pkgutil import iter_modules
 import torch
 
 from regrow.lab.config.component import components, read_component
-from regrow.lab.data.augment import crop_and_flip, draw_augmentation, draw_crops
-from regrow.lab.data.batches import batches, epoch_order, evaluation_batches, training_batch
+from regrow.lab.data.augment import crop_and_flip, draw_crops
+from regrow.lab.data.batches import epoch_order, whole_batches
 from regrow.lab.data.cache import FetchError, cache_root
 from regrow.lab.data.dataset import Dataset, normalize
-from regrow.lab.data.feed import Data, test_batches, training_batches
+from regrow.lab.data.feed import Data
 from regrow.lab.data.folder import ImageFolder, open_folder
 from regrow.lab.data.named import NamedData
-from regrow.lab.data.recipe import Fetched
+from regrow.lab.data.on_device import OnDevice
+from regrow.lab.data.score import ACCURACY, BITS_PER_BYTE, Score
 from regrow.lab.data.sources import Progress
 from regrow.lab.data.synthetic import synthesize
+from regrow.lab.data.text import Text
 
 __all__ = [
+    "ACCURACY",
+    "BITS_PER_BYTE",
     "Data",
     "Dataset",
     "FetchError",
     "ImageFolder",
     "NamedData",
+    "OnDevice",
     "Progress",
-    "batches",
+    "Score",
+    "Text",
     "cache_root",
     "crop_and_flip",
-    "draw_augmentation",
     "draw_crops",
     "epoch_order",
-    "evaluation_batches",
     "fetch",
     "fetched",
     "load",
@@ -39,9 +43,7 @@ __all__ = [
     "open_folder",
     "read_data",
     "synthesize",
-    "test_batches",
-    "training_batch",
-    "training_batches",
+    "whole_batches",
 ]
 
 
@@ -51,9 +53,10 @@ def read_data(given: str | NamedData) -> NamedData:
     return data
 
 
-def fetched() -> dict[str, type[Fetched]]:
+def fetched() -> dict[str, type[NamedData]]:
     """The data sets that can be fetched."""
-    return {name: cls for name, cls in components("data").items() if issubclass(cls, Fetched)}
+    found = {name: cls for name, cls in components("data").items() if issubclass(cls, NamedData)}
+    return {name: cls for name, cls in found.items() if cls.can_be_fetched}
 
 
 def load(

@@ -8,18 +8,10 @@ import torch
 from torch import Tensor
 
 from regrow.core.random import bits, key
-from regrow.lab.data.dataset import Dataset
 
 PAD = 4
 _CROP = int.from_bytes(b"crop")
 _FIELD = 20  # random bits that decide one offset
-
-
-def draw_augmentation(dataset: Dataset, epoch: int, seed: int) -> Tensor | None:
-    """This epoch's draws for every training image, to be indexed like the images; None if there is nothing to draw."""
-    if dataset.augmentation == "none":
-        return None
-    return draw_crops(dataset.num_train, epoch=epoch, seed=seed, device=dataset.device)
 
 
 def draw_crops(num_images: int, *, epoch: int, seed: int, device: torch.device | str = "cpu", pad: int = PAD) -> Tensor:

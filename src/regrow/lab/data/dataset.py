@@ -7,11 +7,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from regrow.lab.data.augment import crop_and_flip, draw_crops
+from regrow.lab.data.batches import epoch_order
+from regrow.lab.data.on_device import OnDevice
+
 Augmentation = Literal["none", "crop_flip"]
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(OnDevice):
     """Images (N, channels, height, width) as uint8 and labels as int64, all on one device.
 
     `mean` and `std` are per channel, in pixel units (0 to 255), shaped to broadcast over images.
@@ -38,6 +42,11 @@ class Dataset:
         return len(self.test_labels)
 
     @property
+    def test_batch_size(self) -> int:
+        """How many are tested at once."""
+        return 1000
+
+    @property
     def image_shape(self) -> tuple[int, ...]:
         """(channels, height, width)."""
         return tuple(self.train_images.shape[1:])
@@ -46,6 +55,27 @@ class Dataset:
     def device(self) -> torch.device:
         """Where all tensors live."""
         return self.train_images.device
+
+    def order(self, epoch: int, seed: int) -> Tensor:
+        """Every training image once."""
+        return epoch_order(self.num_train, epoch=epoch, seed=seed, device=self.device)
+
+    def draws(self, epoch: int, seed: int) -> Tensor | None:
+        """How each training image is augmented, to be indexed like the images; None if it is not."""
+        if self.augmentation == "none":
+            return None
+        return draw_crops(self.num_train, epoch=epoch, seed=seed, device=self.device)
+
+    def batch(self, chosen: Tensor, draws: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Augmented, normalized images and their labels."""
+        images = self.train_images[chosen]
+        if draws is not None:
+            images = crop_and_flip(images, draws[chosen])
+        return normalize(images, self.mean, self.std), self.train_labels[chosen]
+
+    def test_batch(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalized images and their labels."""
+        return normalize(self.test_images[chosen], self.mean, self.std), self.test_labels[chosen]
 
 
 class Splits(NamedTuple):

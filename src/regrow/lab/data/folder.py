@@ -37,6 +37,11 @@ class ImageFolder:
     image_size: int = 224
 
     @property
+    def test_batch_size(self) -> int:
+        """How many are tested at once."""
+        return 1000
+
+    @property
     def image_shape(self) -> tuple[int, ...]:
         """(channels, height, width)."""
         return (3, self.image_size, self.image_size)

@@ -31,6 +31,7 @@ class Fetched(NamedData):
     """A data set that a recipe describes."""
 
     recipe: ClassVar[Recipe]
+    can_be_fetched: ClassVar[bool] = True
 
     @property
     def inputs(self) -> Recipe:

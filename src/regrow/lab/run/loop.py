@@ -28,7 +28,7 @@ class Stopped(RuntimeError):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is; loss and accuracy are those of the last whole epoch, None in the first."""
+    """How far a run is; loss and score are those of the last whole epoch, None in the first."""
 
     step: int
     num_steps: int
@@ -36,7 +36,7 @@ class Progress:
     num_epochs: int
     sparsity: float
     loss: float | None
-    accuracy: float | None
+    score: str | None
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
     torch.backends.cudnn.deterministic = True  # or convolutions would add up in another order each time
     device = torch.device(options.device)
     made_with = provenance.joined(saved.get("made_with", {}) if saved else {}, provenance.collect(device))
-    data = _data(config.data, device)
+    data = config.data.for_run(_data(config.data, device), config)
     beginning = begin(config, data, folder.path.parent)
     initial_weights = {name: value.clone() for name, value in beginning.model.state_dict().items()}
     is_compiled = saved["is_compiled"] if saved else options.compiles
@@ -164,6 +164,7 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
             "id": training.config.id,
             "accuracy": training.metrics[-1]["test_accuracy"],
             "loss": training.metrics[-1]["test_loss"],
+            **_other_score(training),
             "epochs": training.epoch,
             "steps": training.step,
             "seconds": round(training.seconds, 3),
@@ -192,8 +193,16 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
     folder.file("checkpoint.pt").unlink(missing_ok=True)
 
 
+def _other_score(training: Training) -> dict[str, float | None]:
+    """What the run is judged by, if that is not its accuracy."""
+    score = training.config.data.score
+    return {} if score.per_loss is None else {score.key: score.of(training.metrics[-1])}
+
+
 def _progress(training: Training) -> Progress:
     last = training.metrics[-1] if training.metrics else None
+    score = training.config.data.score
+    value = score.of(last) if last else None
     return Progress(
         training.step,
         training.num_steps,
@@ -201,7 +210,7 @@ def _progress(training: Training) -> Progress:
         training.num_epochs,
         training.sparse.sparsity,
         last["train_loss"] if last else None,
-        last["test_accuracy"] if last else None,
+        None if value is None else score.said(value),
     )
 
 

@@ -36,10 +36,10 @@ class Meter:
     hits: Tensor
     seen: int = 0
 
-    def add(self, loss: Tensor, hits: Tensor, num_images: int) -> None:
-        self.loss += loss.detach().double() * num_images
+    def add(self, loss: Tensor, hits: Tensor, num_targets: int) -> None:
+        self.loss += loss.detach().double() * num_targets
         self.hits += hits
-        self.seen += num_images
+        self.seen += num_targets
 
     def read(self) -> tuple[float, float]:
         """Mean loss, and accuracy in percent."""
@@ -121,24 +121,25 @@ class Training:
         """Convolutions on a GPU are faster with the channels innermost."""
         return torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
 
-    def _judge(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss on a batch, and how many of its images are told right."""
-        images = images.contiguous(memory_format=self._memory_format)
+    def _judge(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss on a batch, and how many of its targets are told right."""
+        if inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=self._memory_format)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-            logits = self.model(images)
-            loss = functional.cross_entropy(logits, labels)
-        return loss, (logits.argmax(1) == labels).sum()
+            logits = self.model(inputs)
+            loss = functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        return loss, (logits.argmax(-1) == targets).sum()
 
-    def update(self, images: Tensor, labels: Tensor) -> None:
+    def update(self, inputs: Tensor, targets: Tensor) -> None:
         """Forward, backward, optimizer's step, on which the sparsifier rides. Never waits for the device."""
-        loss, hits = self.judge(images, labels)
+        loss, hits = self.judge(inputs, targets)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.config.clip is not None:
             self.sparse.mask_gradients()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.meter.add(loss, hits, len(labels))
+        self.meter.add(loss, hits, targets.numel())
 
     def check_finite(self) -> None:
         """The sum of the losses stays NaN or infinite once one of them was."""

@@ -45,8 +45,8 @@ def ended_by(error: Exception) -> Ending:
 def result_in(folder: RunFolder) -> Ending:
     """Of a run that has come to its end."""
     try:
-        summary = folder.summary()
+        summary, score = folder.summary(), folder.config().data.score
+        assert summary is not None
+        return Ending("done", f"done: {score.text(summary[score.key])} in {summary['seconds']:.0f} s")
     except BadRun as error:
         return Ending("failed", str(error))
-    assert summary is not None
-    return Ending("done", f"done: {summary['accuracy']:.2f} % in {summary['seconds']:.0f} s")

@@ -44,7 +44,7 @@ class Board:
         """A run has told how far it is."""
         note = f"epoch {min(far.epoch + 1, far.num_epochs)}/{far.num_epochs}  sparsity {far.sparsity:.3f}"
         if far.loss is not None:
-            note += f"  loss {far.loss:.4f}  accuracy {far.accuracy:.2f} %"
+            note += f"  loss {far.loss:.4f}  {far.score}"
         self._bars.update(self._tasks[run], completed=far.step, total=far.num_steps, note=note)
 
     def end(self, run: str, how: str) -> None:
