@@ -49,10 +49,10 @@ def test_how_weights_are_stored_is_told_only_where_both_ways_were_run(tmp_path: 
     write_run(tmp_path, 97.0, method="SET", sparsity=0.97, epochs=2, seed=0)
     write_run(tmp_path, 98.0, method="SET", sparsity=0.97, epochs=2, seed=1, storage="packed")
     group = only_group(tmp_path)
-    assert (group.label, group.accuracies) == ("SET", [97.0, 98.0])
+    assert (group.label, group.scores) == ("SET", [97.0, 98.0])
     write_run(tmp_path, 98.5, method="SET", sparsity=0.97, epochs=2, seed=0, storage="packed")
     (experiment,) = collected(tmp_path).experiments
-    assert [(group.label, group.accuracies) for group in experiment.groups] == [
+    assert [(group.label, group.scores) for group in experiment.groups] == [
         ("SET", [97.0]),
         ("SET, packed", [98.5, 98.0]),
     ]

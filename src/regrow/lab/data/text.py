@@ -120,6 +120,10 @@ class TextData(NamedData):
 
         return Shape((1,), NUM_BYTES)
 
+    @property
+    def is_for_searching(self) -> bool:
+        return self.held_out > 0
+
     def for_searching(self) -> Self:
         return replace(self, held_out=_SHARE)
 

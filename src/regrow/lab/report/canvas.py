@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from regrow.lab.data import Score
 from regrow.lab.report.formats import short_count
 from regrow.lab.report.palette import GRID, GROUND, INK, QUIET, follow_page
 
@@ -132,7 +133,19 @@ def counts(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: short_count(value)))
 
 
-def accuracy_axis(axes: Axes, accuracies: Sequence[float], margin: float = 0.08) -> None:
+def score_axis(axes: Axes, score: Score, values: Sequence[float], margin: float = 0.08) -> None:
+    """What runs are judged by."""
+    if score.per_loss is None:
+        _accuracy_axis(axes, values, margin)
+        return
+    low, high = min(values), max(values)
+    pad = max(margin * (high - low), 0.005)
+    axes.set_ylim(max(0, low - pad), high + pad)
+    axes.yaxis.set_major_locator(MaxNLocator(7))
+    axes.set_ylabel(f"test {score.title}" + (" (lower is better)" if score.is_lower_better else ""))
+
+
+def _accuracy_axis(axes: Axes, accuracies: Sequence[float], margin: float) -> None:
     """Percent; where some are far below the others the error is logarithmic, so that both ends can be read."""
     low, high = min(accuracies), max(accuracies)
     is_wide = (100 - low + 0.5) > 5 * (100 - high + 0.5)

@@ -15,18 +15,18 @@ def results_csv(found: Collection) -> str:
 
 
 def _group_line(group: Group) -> dict[str, Value]:
-    reference, config = group.reference, group.config
+    reference, config, key = group.reference, group.config, group.score.key
     return {
         "model": config.model.in_words(),
         "data": config.data.in_words(),
         "method": group.label,
         "sparsity": group.sparsity,
         "n": len(group.results),
-        "accuracy_mean": round(group.mean, 4),
-        "accuracy_sd": None if group.sd is None else round(group.sd, 4),
-        "accuracy_median": round(group.median, 4),
-        "accuracy_min": min(group.accuracies),
-        "accuracy_max": max(group.accuracies),
+        f"{key}_mean": round(group.mean, 4),
+        f"{key}_sd": None if group.sd is None else round(group.sd, 4),
+        f"{key}_median": round(group.median, 4),
+        f"{key}_min": min(group.scores),
+        f"{key}_max": max(group.scores),
         "reference_mean": reference.mean if reference else None,
         "reference_sd": reference.sd if reference else None,
         "reference_epochs": group.paper_epochs if reference else None,
@@ -58,7 +58,7 @@ def _run_line(group: Group, result: Result) -> dict[str, Value]:
         "sparsity": group.sparsity,
         "seed": result.config.seed,
         "epochs": result.epochs,
-        "accuracy": result.accuracy,
+        group.score.key: result.score,
         "loss": result.loss,
         "parameters": result.parameters,
         "bits": result.bits,
@@ -70,7 +70,8 @@ def _run_line(group: Group, result: Result) -> dict[str, Value]:
 
 def _csv(lines: Sequence[Mapping[str, Value]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]) if lines else [], lineterminator="\n")
+    columns = dict.fromkeys(key for line in lines for key in line)
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n", restval="")
     writer.writeheader()
     writer.writerows([{key: _exact(value) for key, value in line.items()} for line in lines])
     return text.getvalue()

@@ -1,17 +1,18 @@
 """What is drawn of an experiment: accuracy against size, learning curves, and the figures of rewirings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from statistics import median
 
 from matplotlib.axes import Axes
 
-from regrow.lab.report.canvas import Picture, Plate, accuracy_axis, log_axis, paint, whole_numbers
-from regrow.lab.report.formats import percent, several, short_count
+from regrow.lab.report.canvas import Picture, Plate, log_axis, paint, score_axis, whole_numbers
+from regrow.lab.report.formats import several, short_count
 from regrow.lab.report.palette import GROUND, INK, Look, looks
 from regrow.lab.report.results import Experiment, Group
 from regrow.lab.report.rewiring_figures import layers_plate, rewirings_plate
 from regrow.lab.report.stopping_figures import stopping_plate, without_variants
+from regrow.lab.run.folder import Row
 
 
 def plates(experiment: Experiment) -> list[Plate]:
@@ -28,7 +29,8 @@ def plates(experiment: Experiment) -> list[Plate]:
 
 
 def accuracy_plate(experiment: Experiment) -> Plate:
-    """Accuracy against parameters and against operations."""
+    """What runs are judged by against parameters and against operations."""
+    title = f"{experiment.score.words.capitalize()} against size"
     caption = (
         "Lines join medians; bands reach from the lowest to the highest seed. The horizontal line is the full dense "
         "network."
@@ -38,32 +40,33 @@ def accuracy_plate(experiment: Experiment) -> Plate:
         shorter = any(group.reference and group.has_other_length for group in experiment.groups)
         caption += "; they were trained for another number of epochs than the runs here." if shorter else "."
     if not experiment.sparsities:
-        return Plate("Accuracy against size", caption, [])
+        return Plate(title, caption, [])
     pictures = [
         _accuracy_picture(experiment, "parameters", "parameters"),
         _accuracy_picture(experiment, "flops", "FLOPs of a forward pass"),
     ]
-    return Plate("Accuracy against size", caption, pictures)
+    return Plate(title, caption, pictures)
 
 
 def _accuracy_picture(experiment: Experiment, quantity: str, words: str) -> Picture:
-    best = max((group for group in experiment.groups if group.sparsity is not None), key=lambda group: group.median)
-    size = short_count(best.median_of(quantity))
+    score, best = experiment.score, experiment.best_first([g for g in experiment.groups if g.sparsity is not None])[0]
+    size, extreme = short_count(best.median_of(quantity)), "lowest" if score.is_lower_better else "highest"
     alt = (
-        f"Test accuracy against {words} for {several(len(looks(experiment)), 'method')}; the highest median of a "
-        f"sparse or thin network is {percent(best.median)} %, of {best.label} with {size} {words}."
+        f"Test {score.words} against {words} for {several(len(looks(experiment)), 'method')}; the {extreme} median of "
+        f"a sparse or thin network is {score.text(best.median)}, of {best.label} with {size} {words}."
     )
 
     def draw(axes: Axes) -> None:
         _draw_accuracy(axes, experiment, quantity, words)
 
-    return paint(f"{experiment.slug}-accuracy-{quantity}", f"Accuracy against {words}", alt, draw)
+    name = f"{experiment.slug}-{score.key.replace('_', '-')}-{quantity}"
+    return paint(name, f"{score.words.capitalize()} against {words}", alt, draw)
 
 
 def _draw_accuracy(axes: Axes, experiment: Experiment, quantity: str, words: str) -> None:
     axes.set_xscale("log")
     axes.set_xlim(*_room([group.median_of(quantity) for group in experiment.groups if group.sparsity is not None]))
-    seen = [accuracy for group in experiment.groups for accuracy in group.accuracies]
+    seen = [value for group in experiment.groups for value in group.scores]
     seen += [group.reference.mean for group in experiment.groups if group.reference]
     for label, its_look in looks(experiment).items():
         groups = [group for group in experiment.groups if group.label == label]
@@ -73,7 +76,7 @@ def _draw_accuracy(axes: Axes, experiment: Experiment, quantity: str, words: str
             _draw_sizes(axes, groups, its_look, quantity)
     if any(group.reference for group in experiment.groups):
         axes.plot([], [], linestyle="", marker="o", color=INK.light, markerfacecolor=GROUND.light, label="reference")
-    accuracy_axis(axes, seen)
+    score_axis(axes, experiment.score, seen)
     log_axis(axes.xaxis)
     axes.set_xlabel(words)
 
@@ -89,7 +92,7 @@ def _draw_level(axes: Axes, group: Group, its_look: Look) -> None:
     """A dense network has one size; its accuracy is a line to hold the others against."""
     colour = its_look.colour.light
     axes.axhline(group.median, color=colour, linestyle=its_look.dashes, label=group.label, linewidth=1.4)
-    axes.axhspan(min(group.accuracies), max(group.accuracies), color=colour, alpha=0.12, linewidth=0)
+    axes.axhspan(min(group.scores), max(group.scores), color=colour, alpha=0.12, linewidth=0)
     if group.reference:
         at_the_edge = axes.get_yaxis_transform()
         _draw_reference(axes, 0.985, group.reference.mean, its_look, transform=at_the_edge)
@@ -98,7 +101,7 @@ def _draw_level(axes: Axes, group: Group, its_look: Look) -> None:
 def _draw_sizes(axes: Axes, groups: Sequence[Group], its_look: Look, quantity: str) -> None:
     ordered = sorted(groups, key=lambda group: group.median_of(quantity))
     sizes = [group.median_of(quantity) for group in ordered]
-    lows, highs = [min(group.accuracies) for group in ordered], [max(group.accuracies) for group in ordered]
+    lows, highs = [min(group.scores) for group in ordered], [max(group.scores) for group in ordered]
     colour = its_look.colour.light
     axes.fill_between(sizes, lows, highs, color=colour, alpha=0.15, linewidth=0)
     if len(ordered) == 1:
@@ -138,43 +141,55 @@ def curves_plate(experiment: Experiment) -> Plate:
     caption = f"Medians over seeds{at}. Some methods train longer than others, as in the paper."
     if not groups:
         return Plate("Learning curves", caption, [])
-    names = ", ".join(group.label for group in groups)
     pictures = [
-        _curves_picture(
-            experiment, groups, "test_accuracy", f"Test accuracy{at}", f"Test accuracy by epoch of {names}."
-        ),
-        _curves_picture(experiment, groups, "train_loss", f"Training loss{at}", f"Training loss by epoch of {names}."),
+        _curves_picture(experiment, groups, f"Test {experiment.score.words}", at, experiment.score.of),
+        _curves_picture(experiment, groups, "Training loss", at, None),
     ]
     return Plate("Learning curves", caption, pictures)
 
 
-def _curves_picture(experiment: Experiment, groups: Sequence[Group], column: str, title: str, alt: str) -> Picture:
+Value = Callable[[Row], float | None]
+
+
+def _curves_picture(
+    experiment: Experiment, groups: Sequence[Group], what: str, at: str, score: Value | None
+) -> Picture:
+    """What runs are judged by over time, or if that is None the loss in training."""
+    time = experiment.time
+    alt = f"{what} by {time} of {', '.join(group.label for group in groups)}."
+
     def draw(axes: Axes) -> None:
         seen: list[float] = []
         for group in groups:
             its_look = looks(experiment)[group.label]
-            curve = learning_curve(group, column)
+            curve = learning_curve(group, score or _train_loss, time)
             line = axes.plot(list(curve), list(curve.values()), label=group.label, linewidth=1.5, markersize=4.5)[0]
             line.set(color=its_look.colour.light, linestyle=its_look.dashes, marker=its_look.marker)
             line.set_markevery(max(1, len(curve) // 6))
             seen += curve.values()
-        axes.set_xlabel("epoch")
+        axes.set_xlabel(time)
         whole_numbers(axes.xaxis)
-        if column == "test_accuracy" and seen:
-            accuracy_axis(axes, seen)
+        if score and seen:
+            score_axis(axes, experiment.score, seen)
         elif seen:
             axes.set_yscale("log")
             log_axis(axes.yaxis)
             axes.set_ylabel("training loss")
 
-    return paint(f"{experiment.slug}-{column.replace('_', '-')}", title, alt, draw)
+    key = f"test-{experiment.score.key.replace('_', '-')}" if score else "train-loss"
+    return paint(f"{experiment.slug}-{key}", f"{what}{at}", alt, draw)
 
 
-def learning_curve(group: Group, column: str) -> dict[float, float]:
-    """By epoch, the median over seeds of what is a number."""
+def _train_loss(row: Row) -> float | None:
+    return row.get("train_loss")
+
+
+def learning_curve(group: Group, of: Value, time: str) -> dict[float, float]:
+    """By epoch or step, the median over seeds of what is a number."""
     values: dict[float, list[float]] = {}
     for result in group.results:
         for row in result.metrics:
-            if column in row and isfinite(row[column]):
-                values.setdefault(row["epoch"], []).append(row[column])
-    return {epoch: median(some) for epoch, some in sorted(values.items())}
+            value = of(row)
+            if value is not None and isfinite(value):
+                values.setdefault(row[time], []).append(value)
+    return {when: median(some) for when, some in sorted(values.items())}

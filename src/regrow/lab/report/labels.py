@@ -49,7 +49,8 @@ def experiment_title(config: Config) -> str:
     >>> experiment_title(make_config({"model": "wrn_28_2", "method": "Dense"}))
     'WRN-28-2 on CIFAR-10'
     """
-    return f"{config.model.title} on {config.data.title}"
+    part = ", held-out part" if config.data.is_for_searching else ""
+    return f"{config.model.title} on {config.data.title}{part}"
 
 
 def label(config: Config, without: Sequence[str] = ()) -> str:
@@ -155,7 +156,8 @@ def _in_words(key: str, value: Any, config: Config) -> str:
     if key == "method.scope" and value == "network":
         return "across layers"
     if key == "method.until" and value is not None:
-        return f"rewiring until epoch {_plain(value)} of {_plain(config.written_for)}"
+        unit = "epoch" if config.max_steps is None else "step"
+        return f"rewiring until {unit} {_plain(value)} of {_plain(config.written_for)}"
     if key == "method.until" and METHODS[config.method_name].until is None:
         return "rewiring to the end"
     if key == "stretch":

@@ -8,6 +8,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from regrow.lab.config import Config
+from regrow.lab.data import Score
 from regrow.lab.report.formats import slug
 from regrow.lab.report.labels import experiment_title, family, family_rank, label, paper_run, shared_departures
 from regrow.lab.report.reference import Reference, reference_for
@@ -37,6 +38,8 @@ class Result:
 
     config: Config
     accuracy: float
+    score: float
+    """What it is judged by, which for some data is not the accuracy."""
     loss: float
     epochs: int
     seconds: float
@@ -53,6 +56,12 @@ class Result:
     @property
     def id(self) -> str:
         return self.config.id
+
+    @property
+    def steps(self) -> list[float]:
+        """At the start and after each epoch."""
+        steps = {0.0: 0.0, **{row["epoch"]: row["step"] for row in self.metrics if "step" in row}}
+        return [steps.get(row["epoch"], float("nan")) for row in self.layer_counts]
 
     def sparsities(self) -> dict[str, list[float]]:
         """The sparsity of every layer, at the start and after each epoch."""
@@ -80,34 +89,38 @@ class Group:
         return self.results[0].config
 
     @property
-    def accuracies(self) -> list[float]:
-        return [result.accuracy for result in self.results]
+    def score(self) -> Score:
+        return self.config.data.score
+
+    @property
+    def scores(self) -> list[float]:
+        return [result.score for result in self.results]
 
     @property
     def mean(self) -> float:
-        return mean(self.accuracies)
+        return mean(self.scores)
 
     @property
     def sd(self) -> float | None:
         """The sample's, with n - 1; unknown for one run."""
-        return stdev(self.accuracies) if len(self.results) > 1 else None
+        return stdev(self.scores) if len(self.results) > 1 else None
 
     @property
     def median(self) -> float:
-        return median(self.accuracies)
+        return median(self.scores)
 
     def median_of(self, quantity: str) -> float:
         return median(float(getattr(result, quantity)) for result in self.results)
 
     @property
     def representative(self) -> Result:
-        """The run in the middle by accuracy, the lower one of two."""
-        ordered = sorted(self.results, key=lambda result: (result.accuracy, result.config.seed))
+        """The run in the middle by its score, the lower one of two."""
+        ordered = sorted(self.results, key=lambda result: (result.score, result.config.seed))
         return ordered[(len(ordered) - 1) // 2]
 
     @property
     def reference(self) -> Reference | None:
-        return reference_for(str(self.config.model), str(self.config.data), self.name, self.sparsity)
+        return reference_for(str(self.config.model), self.config.data.in_words(), self.name, self.sparsity)
 
     @property
     def paper_epochs(self) -> int:
@@ -127,6 +140,18 @@ class Experiment:
     """One of its runs, for what all have in common."""
     shared: list[str]
     groups: list[Group]
+
+    @property
+    def score(self) -> Score:
+        return self.config.data.score
+
+    @property
+    def time(self) -> str:
+        """What its figures are drawn over, "epoch" or "step"."""
+        return "epoch" if all(group.config.max_steps is None for group in self.groups) else "step"
+
+    def best_first(self, groups: Sequence[Group]) -> list[Group]:
+        return sorted(groups, key=lambda group: group.median if self.score.is_lower_better else -group.median)
 
     @property
     def title(self) -> str:
@@ -203,6 +228,7 @@ def read_result(run: Run) -> Result:
         return Result(
             config=run.config,
             accuracy=_finite(summary["accuracy"]),
+            score=_finite(summary[run.config.data.score.key]),
             loss=float("nan") if summary["loss"] is None else float(summary["loss"]),
             epochs=int(summary["epochs"]),
             seconds=_finite(summary["seconds"]),

@@ -76,10 +76,10 @@ def _layers_picture(
     sparsest, densest = max(ends, key=lambda name: ends[name]), min(ends, key=lambda name: ends[name])
     named = f"{label} at sparsity {result.config.sparsity:g}"
     alt = (
-        f"Sparsity of each {what} over the epochs of {named}: in the end {sparsest} is sparsest "
+        f"Sparsity of each {what} over the {experiment.time}s of {named}: in the end {sparsest} is sparsest "
         f"({ends[sparsest]:.3f}), {densest} densest ({ends[densest]:.3f})."
     )
-    epochs = [row["epoch"] for row in result.layer_counts]
+    times = [row["epoch"] for row in result.layer_counts] if experiment.time == "epoch" else result.steps
 
     def draw(axes: Axes) -> None:
         every = 1 if len(sparsities) <= _MANY_LAYERS else (len(sparsities) - 1) / 5
@@ -87,8 +87,8 @@ def _layers_picture(
         for i, (name, values) in enumerate(sparsities.items()):
             shown = name.removesuffix(".weight") if i in marked else None
             width = 1.8 if len(sparsities) <= _MANY_LAYERS else 1.1
-            axes.plot(epochs, values, color=layer_colour(i, len(sparsities)).light, label=shown, linewidth=width)
-        axes.set_xlabel("epoch")
+            axes.plot(times, values, color=layer_colour(i, len(sparsities)).light, label=shown, linewidth=width)
+        axes.set_xlabel(experiment.time)
         axes.set_ylabel("sparsity")
         axes.margins(x=0.02)
         whole_numbers(axes.xaxis)

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from regrow.lab.report.formats import byte_size, duration, percent, several, short_count
+from regrow.lab.report.formats import byte_size, duration, several, short_count
 from regrow.lab.report.labels import departures, experiment_title, label
 from regrow.lab.report.results import Layer, Result, read_result
 from regrow.lab.run.folder import Run
@@ -27,7 +27,9 @@ def show_run(run: Run) -> RenderableType:
     title = Text(f"{label(config)}, {experiment_title(config)}", style="bold")
     parts: list[RenderableType] = [title, Text(config.id, style="dim"), "", settings_table(run), ""]
     if run.summary is None:
-        parts.append(f"Not finished: {len(run.metrics)} of {config.length}.")
+        is_in_epochs = config.max_steps is None or not run.metrics
+        done = len(run.metrics) if is_in_epochs else f"{run.metrics[-1]['step']:,.0f}"
+        parts.append(f"Not finished: {done} of {config.length}.")
         return Stack(*parts, *_learning(run))
     result = read_result(run)
     parts += [result_table(result), *_learning(run)]
@@ -48,11 +50,12 @@ def settings_table(run: Run) -> Table:
 
 
 def result_table(result: Result) -> Table:
-    table = Table.grid(padding=(0, 2))
+    table, score = Table.grid(padding=(0, 2)), result.config.data.score
+    trained = several(result.epochs, "epoch") if result.config.max_steps is None else result.config.length
     rows = {
-        "test accuracy": f"[bold]{percent(result.accuracy)} %[/bold]",
+        f"test {score.words}": f"[bold]{score.number(result.score)} {score.unit}".rstrip() + "[/bold]",
         "test loss": f"{result.loss:.4g}",
-        "trained": f"{several(result.epochs, 'epoch')} in {duration(result.seconds)}",
+        "trained": f"{trained} in {duration(result.seconds)}",
         "parameters": f"{result.parameters:,}",
         "description length": f"{result.bits:,} bits ({byte_size(result.bits)})",
         "FLOPs": short_count(result.flops),
@@ -104,11 +107,13 @@ def sparkline(values: Sequence[float], low: float, high: float) -> str:
 
 
 def _learning(run: Run) -> list[RenderableType]:
-    accuracies = [row["test_accuracy"] for row in run.metrics if "test_accuracy" in row]
-    if len(accuracies) < 2:
+    score = run.config.data.score
+    values = [value for row in run.metrics if (value := score.of(row)) is not None]
+    if len(values) < 2:
         return []
-    low, high = _ends(accuracies)
-    return ["", f"[dim]test accuracy[/dim]  {sparkline(accuracies, low, high)}  {percent(low)} to {percent(high)} %"]
+    low, high = _ends(values)
+    ends = f"{score.number(low)} to {score.number(high)} {score.unit}".rstrip()
+    return ["", f"[dim]test {score.words}[/dim]  {sparkline(values, low, high)}  {ends}"]
 
 
 def _layer_cells(layer: Layer) -> tuple[str, ...]:

@@ -1,12 +1,11 @@
-"""How long rewiring matters: accuracy against the epoch at which it stopped."""
+"""How long rewiring matters: what runs are judged by against the epoch at which it stopped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
-from regrow.lab.report.canvas import Picture, Plate, accuracy_axis, paint
-from regrow.lab.report.formats import percent
+from regrow.lab.report.canvas import Picture, Plate, paint, score_axis
 from regrow.lab.report.labels import departures
 from regrow.lab.report.palette import look
 from regrow.lab.report.results import Experiment, Group
@@ -65,12 +64,13 @@ def stopping_plate(experiment: Experiment) -> Plate:
 
 
 def _picture(experiment: Experiment, found: Sequence[Series]) -> Picture:
+    score, time = experiment.score, experiment.time
     ends = [
-        f"{one.label}: {percent(one.groups[0].median)} % until epoch {until(one.groups[0]):g}, "
-        f"{percent(one.groups[-1].median)} % until {until(one.groups[-1]):g}"
+        f"{one.label}: {score.text(one.groups[0].median)} until {time} {until(one.groups[0]):g}, "
+        f"{score.text(one.groups[-1].median)} until {until(one.groups[-1]):g}"
         for one in found
     ]
-    alt = f"Test accuracy against the epoch at which rewiring stopped. {'; '.join(ends)}."
+    alt = f"Test {score.words} against the {time} at which rewiring stopped. {'; '.join(ends)}."
 
     def draw(axes: Axes) -> None:
         seen = []
@@ -78,7 +78,7 @@ def _picture(experiment: Experiment, found: Sequence[Series]) -> Picture:
             its_look = look(series.groups[0].family, variant)
             colour = its_look.colour.light
             epochs = [until(group) for group in series.groups]
-            lows, highs = zip(*((min(g.accuracies), max(g.accuracies)) for g in series.groups), strict=True)
+            lows, highs = zip(*((min(g.scores), max(g.scores)) for g in series.groups), strict=True)
             axes.vlines(epochs, lows, highs, color=colour, alpha=0.4, linewidth=3)
             axes.plot(
                 epochs,
@@ -93,10 +93,10 @@ def _picture(experiment: Experiment, found: Sequence[Series]) -> Picture:
                 colour = look(level.family).colour.light
                 axes.axhline(level.median, color=colour, linestyle=its_look.dashes, linewidth=1.2, label=_label(level))
                 seen.append(level.median)
-        axes.set_xlabel("epoch at which rewiring stopped")
-        accuracy_axis(axes, seen)
+        axes.set_xlabel(f"{time} at which rewiring stopped")
+        score_axis(axes, experiment.score, seen)
 
-    return paint(f"{experiment.slug}-stopped", "Accuracy against when rewiring stopped", alt, draw)
+    return paint(f"{experiment.slug}-stopped", f"{score.words.capitalize()} against when rewiring stopped", alt, draw)
 
 
 def _compressed(experiment: Experiment, series: Series) -> list[Group]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from regrow.lab.report.formats import percent, several, short_count
+from regrow.lab.data import ACCURACY
+from regrow.lab.report.formats import several, short_count
 from regrow.lab.report.results import Collection, Experiment, Group
 
 PERCENT = "\N{NO-BREAK SPACE}%"
@@ -16,12 +17,25 @@ def title(found: Collection) -> str:
 def overview(found: Collection) -> str:
     """One paragraph for the whole page."""
     titles = listed([experiment.title for experiment in found.experiments])
+    scores = list(dict.fromkeys(experiment.score for experiment in found.experiments))
+    seen = listed([*(score.words for score in scores), "size", "layer sparsities"])
+    meant = [f"lower {score.words} are better" for score in scores if score.is_lower_better]
+    meant = ["accuracies are in percent", *meant] if ACCURACY in scores else meant
+    parts = "the test set, or on what is said to be held out" if _some_held_out(found) else "the test set"
     return (
-        f"Accuracy, size and layer sparsities of {several(len(found.results), 'finished run')}: {titles}. Sparse "
+        f"{_sentence(seen)} of {several(len(found.results), 'finished run')}: {titles}. Sparse "
         "networks of the same sparsity hold the same number of weights; methods differ in which ones, and in whether "
-        "that may change while training. Accuracies are in percent, on the test set, after the last epoch; no epoch "
+        f"that may change while training. {_sentence(listed(meant))}, on {parts}, after the last epoch; no epoch "
         "was picked for being good."
     )
+
+
+def _some_held_out(found: Collection) -> bool:
+    return any(experiment.config.data.is_for_searching for experiment in found.experiments)
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def story(experiment: Experiment) -> str:
@@ -57,19 +71,23 @@ def _what_was_run(experiment: Experiment) -> str:
 def _who_came_first(experiment: Experiment, sparsity: float) -> str:
     here = [group for group in experiment.groups if group.sparsity == sparsity]
     same_size = [group for group in here if group.family != "Thin dense"] or here
-    groups = sorted(same_size, key=lambda group: -group.median)
+    groups = experiment.best_first(same_size)
     best, last = groups[0], groups[-1]
     size = short_count(best.median_of("parameters"))
-    median = f"{percent(best.median)}{PERCENT}"
+    median = _said(best)
     text = f"At sparsity {sparsity:g} {best.label} comes first, median {median} with {size} parameters"
     if last is not best:
-        text += f"; {last.label} comes last, with {percent(last.median)}{PERCENT}"
+        text += f"; {last.label} comes last, with {_said(last)}"
     return text + "."
 
 
 def _dense(group: Group) -> str:
     size = short_count(group.median_of("parameters"))
-    return f"{group.label} reaches {percent(group.median)}{PERCENT} with {size} parameters."
+    return f"{group.label} reaches {_said(group)} with {size} parameters."
+
+
+def _said(group: Group) -> str:
+    return group.score.text(group.median).replace(" ", "\N{NO-BREAK SPACE}", 1)
 
 
 def _times(share: float) -> str:

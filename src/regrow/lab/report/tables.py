@@ -1,6 +1,6 @@
 """Tables of results, for the page and for the terminal."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from regrow.lab.data import ACCURACY, Score
 from regrow.lab.report.formats import byte_size, clock, duration, percent, short_count, signed
 from regrow.lab.report.results import Collection, Experiment, Group, Result
 
@@ -42,8 +43,8 @@ class Grid:
     rows: list[list[Cell]]
 
 
-def _spread(mean: float | None, sd: float | None) -> str:
-    return percent(mean) if sd is None else f"{percent(mean)} ± {percent(sd)}"
+def _spread(score: Score, mean: float, sd: float | None) -> str:
+    return score.number(mean) if sd is None else f"{score.number(mean)} ± {score.number(sd)}"
 
 
 def _method(group: Group) -> Cell:
@@ -54,13 +55,17 @@ def _sparsity(group: Group) -> Cell:
     return Cell("" if group.sparsity is None else f"{group.sparsity:g}", group.sparsity)
 
 
-def _accuracy(group: Group) -> Cell:
-    return Cell(_spread(group.mean, group.sd), group.mean)
+def _score(group: Group) -> Cell:
+    return Cell(_spread(group.score, group.mean, group.sd), group.mean)
+
+
+def _median(group: Group) -> Cell:
+    return Cell(group.score.number(group.median), group.median)
 
 
 def _range(group: Group) -> Cell:
-    low, high = min(group.accuracies), max(group.accuracies)
-    return Cell("" if len(group.results) == 1 else f"{percent(low)} \N{EN DASH} {percent(high)}", low)
+    low, high = (group.score.number(end(group.scores)) for end in (min, max))
+    return Cell("" if len(group.results) == 1 else f"{low} \N{EN DASH} {high}", min(group.scores))
 
 
 def _reference(group: Group) -> Cell:
@@ -68,7 +73,7 @@ def _reference(group: Group) -> Cell:
     if reference is None:
         return Cell("", None)
     remark = "length differs" if group.has_other_length else ""
-    return Cell(_spread(reference.mean, reference.sd), reference.mean, remark)
+    return Cell(_spread(group.score, reference.mean, reference.sd), reference.mean, remark)
 
 
 def _difference(group: Group) -> Cell:
@@ -110,12 +115,14 @@ def _seconds(group: Group) -> Cell:
     return Cell(duration(group.median_of("seconds")), group.median_of("seconds"))
 
 
+SCORE = Column(ACCURACY.key, ACCURACY.title)
+"""The column of what runs are judged by, of which every table has its own."""
 COLUMNS: dict[Column, Callable[[Group], Cell]] = {
     Column("method", "method", is_number=False): _method,
     Column("sparsity", "sparsity"): _sparsity,
     Column("n", "n"): lambda group: Cell(str(len(group.results)), len(group.results)),
-    Column("accuracy", "accuracy, %"): _accuracy,
-    Column("median", "median"): lambda group: Cell(percent(group.median), group.median),
+    SCORE: _score,
+    Column("median", "median"): _median,
     Column("range", "min \N{EN DASH} max"): _range,
     Column("reference", "reference, %"): _reference,
     Column("difference", "difference"): _difference,
@@ -130,9 +137,15 @@ COLUMNS: dict[Column, Callable[[Group], Cell]] = {
 
 def results_grid(groups: Sequence[Group]) -> Grid:
     """One row per method and sparsity; columns that would be empty are left out."""
-    rows = [[cell(group) for cell in COLUMNS.values()] for group in groups]
-    used = [i for i in range(len(COLUMNS)) if any(row[i].text for row in rows)]
-    return Grid([list(COLUMNS)[i] for i in used], [[row[i] for i in used] for row in rows])
+    return _grid(COLUMNS, groups)
+
+
+def _grid(columns: Mapping[Column, Callable[[Group], Cell]], groups: Sequence[Group]) -> Grid:
+    score = groups[0].score
+    titles = [Column(score.key, score.title) if column is SCORE else column for column in columns]
+    rows = [[cell(group) for cell in columns.values()] for group in groups]
+    used = [i for i in range(len(columns)) if any(row[i].text for row in rows)]
+    return Grid([titles[i] for i in used], [[row[i] for i in used] for row in rows])
 
 
 WHERE = ("device", "host", "threads", "torch", "python", "regrow", "revision")
@@ -164,12 +177,11 @@ def results_table(found: Collection) -> RenderableType:
 def terminal_table(experiment: Experiment) -> Table:
     table = Table(title=experiment.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, show_edge=False)
     table.padding, table.pad_edge, table.caption_justify = (0, 1, 0, 0), False, "left"
-    rows = [[cell(group) for cell in _IN_TERMINAL.values()] for group in experiment.groups]
-    used = [i for i in range(len(_IN_TERMINAL)) if any(row[i].text for row in rows)]
-    for column in [list(_IN_TERMINAL)[i] for i in used]:
+    grid = _grid(_IN_TERMINAL, experiment.groups)
+    for column in grid.columns:
         table.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=column.is_number)
-    for row in rows:
-        table.add_row(*(escape(row[i].text) for i in used))
+    for row in grid.rows:
+        table.add_row(*(escape(cell.text) for cell in row))
     if any(group.reference and group.has_other_length for group in experiment.groups):
         table.caption = "* the reference has another length"
     return table
@@ -185,7 +197,7 @@ _IN_TERMINAL: dict[Column, Callable[[Group], Cell]] = {
     Column("method", "method", is_number=False): _method,
     Column("sparsity", "sparsity"): _sparsity,
     Column("n", "n"): lambda group: Cell(str(len(group.results)), len(group.results)),
-    Column("accuracy", "accuracy, %"): _accuracy,
+    SCORE: _score,
     Column("reference", "reference"): _short_reference,
     Column("parameters", "parameters"): _parameters,
     Column("epochs", "epochs"): _epochs,
