@@ -196,7 +196,10 @@ def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("cifar-10", "did you mean 'cifar10'"),
         ("MNIST", "did you mean 'mnist'"),
-        ("qqq", "there are: cifar10, enwik8, fashion_mnist, folder, imagenet, mnist, synthetic"),
+        (
+            "qqq",
+            "there are: cifar10, enwik8, fashion_mnist, folder, imagenet, mnist, synthetic",
+        ),
         ("synthetic", "needs no fetching"),
         ("imagenet", "--data folder:PATH"),
     ],

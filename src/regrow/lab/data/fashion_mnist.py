@@ -18,7 +18,9 @@ RECIPE = Recipe(
         web_gzips("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", idx.FILES),
         debian_package("dataset-fashion-mnist", idx.FILES),
     ),
-    read=idx.read_splits,
+    read_train=idx.read_train,
+    read_test=idx.read_test,
+    test_files=idx.TEST_FILES,
     mean=(0.2860 * 255,),
     std=(0.3530 * 255,),
 )

