@@ -13,7 +13,7 @@ from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.storage.computed_weights import expanders_of, shared_values
 from regrow.storage.optimizer_state import state_like
 from regrow.storage.packed.layers import packed_slots
-from regrow.storage.packed.pack import Slot
+from regrow.storage.packed.slot import Slot
 
 
 @dataclass(frozen=True)

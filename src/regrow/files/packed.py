@@ -12,9 +12,10 @@ from regrow.core.names import unwrap
 from regrow.sparsifier.steps import steps_of
 from regrow.storage.optimizer_state import state_like
 from regrow.storage.packed.layers import packed_slots
-from regrow.storage.packed.pack import Pack, Slot
+from regrow.storage.packed.pack import Pack
 from regrow.storage.packed.places import places_of_units
 from regrow.storage.packed.renumber import logical_order, renumber
+from regrow.storage.packed.slot import Slot
 from regrow.storage.packed.topology_tag import mark_of
 
 

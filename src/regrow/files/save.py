@@ -19,7 +19,7 @@ from regrow.sparsifier.steps import steps_of
 from regrow.sparsifier.summary import LayerInfo, summarise
 from regrow.storage.check_masks import num_strays
 from regrow.storage.packed.layers import packed_slots
-from regrow.storage.packed.pack import Slot
+from regrow.storage.packed.slot import Slot
 
 
 @dataclass(frozen=True)

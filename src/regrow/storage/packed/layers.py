@@ -20,7 +20,7 @@ from regrow.kernels.cpu.planes import Convolution
 from regrow.storage.computed_weights import Forward, expanders_of
 from regrow.storage.packed import operators
 from regrow.storage.packed.compute import Wanted, backward, forward, way_of
-from regrow.storage.packed.pack import Slot
+from regrow.storage.packed.slot import Slot
 
 
 def packed_slots(model: nn.Module) -> dict[str, Slot]:

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from regrow.core.names import unwrap
 from regrow.storage.computed_weights import expanders_of, owners_of
 from regrow.storage.optimizer_state import constant_state, put_in_place
-from regrow.storage.packed.pack import Slot
+from regrow.storage.packed.slot import Slot
 
 
 def check_can_become_real(model: nn.Module, packed: list[nn.Parameter]) -> None:

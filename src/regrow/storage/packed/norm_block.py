@@ -15,7 +15,7 @@ from regrow.storage.packed.compute import way_of
 from regrow.storage.packed.growth import gradient_tiles
 from regrow.storage.packed.layers import forward_for
 from regrow.storage.packed.layers import linear as packed_linear
-from regrow.storage.packed.pack import Slot
+from regrow.storage.packed.slot import Slot
 
 _NO_BLOCK = (), (), None
 

@@ -19,7 +19,8 @@ from regrow.kernels.cpu.planes import Convolution
 from regrow.storage.packed.compute import Wanted, backward, collect, forward, way_of
 
 if TYPE_CHECKING:
-    from regrow.storage.packed.pack import Pack, Slot
+    from regrow.storage.packed.pack import Pack
+    from regrow.storage.packed.slot import Slot
 
 _LIBRARY: Any = torch.library.Library("regrow", "FRAGMENT")  # type: ignore[no-untyped-call]
 _PACKS: "WeakValueDictionary[int, Pack]" = WeakValueDictionary()

@@ -10,7 +10,7 @@ from regrow.core.evidence import Part
 from regrow.core.quantities import OfChunk, Rule, as_numbers, refuse_nan
 from regrow.core.row import Chunk, check_finite, join
 from regrow.core.selections import Kernels, Listed, k_smallest_each
-from regrow.storage.packed.pack import Slot
+from regrow.storage.packed.slot import Slot
 
 
 @dataclass(frozen=True)

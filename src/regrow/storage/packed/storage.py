@@ -27,10 +27,11 @@ from regrow.methods.effects.effect import Fresh, Moves
 from regrow.storage.base import Beside, Carried, beside, nothing_called
 from regrow.storage.optimizer_state import state_like
 from regrow.storage.packed.growth import Search, check_sees_all_gradients
-from regrow.storage.packed.pack import Pack, Slot
+from regrow.storage.packed.pack import Pack
 from regrow.storage.packed.part import ListedPart, candidates
 from regrow.storage.packed.places import places_of_logical, places_of_stored
 from regrow.storage.packed.renumber import column_order, exchange, index_dtype, move, renumber
+from regrow.storage.packed.slot import Slot
 from regrow.storage.packed.state import check_state, kernels_of
 from regrow.storage.packed.unpack import Group, unpack
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from regrow.storage.computed_weights import expanders_of
-from regrow.storage.packed.pack import Pack, Slot
+from regrow.storage.packed.pack import Pack
+from regrow.storage.packed.slot import Slot
 
 _NOT_SENT = "_ddp_params_and_buffers_to_ignore"  # where DistributedDataParallel looks
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regrow.storage.computed_weights import Owners, expanders_of, stop_expanding
-from regrow.storage.packed.pack import Pack, Slot
+from regrow.storage.packed.pack import Pack
+from regrow.storage.packed.slot import Slot
 from regrow.storage.packed.topology_tag import stop_marking
 
 
