@@ -120,6 +120,8 @@ def test_weights_loaded_without_their_topology_are_found_at_the_first_step(name)
 def test_dense_weights_loaded_after_attaching_are_found_at_the_first_step():
     run = Run().attach(DSR)
     run.model.load_state_dict(Run(1).model.state_dict())
+    for parameter in run.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
     with pytest.raises(ValueError, match=STRAY):
         run.sparse.mask_gradients()
 

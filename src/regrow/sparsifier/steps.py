@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from regrow.core.rewire import plan
 from regrow.core.row import Tally
+from regrow.distributed.wrappers import has_ranks
 from regrow.kernels.gpu import is_capturing
 from regrow.methods.method import Method
 from regrow.sparsifier import copies
@@ -47,8 +48,7 @@ class Steps:
         self._last: Rewiring | None = None
         self._in_all = [[0] * len(storage.layers), [0] * len(storage.layers)]  # units pruned and grown, of each layer
         self._seen_state: SeenState | None = None
-        self._are_weights_checked = False
-        self._are_ranks_compared = False
+        self._is_checked = False
         self._is_captured = False
         self._effects = method.effects()
         for effect in self._effects:
@@ -84,12 +84,12 @@ class Steps:
         if is_step and not self._is_in_place() and (problem := self.belonging.problem()):
             raise RuntimeError(problem)
         self._follow()
-        if not self._are_weights_checked and not is_capturing():
-            self._check_weights()
+        if not self._is_checked and not is_capturing() and self._has_gradients() and (is_step or not has_ranks()):
+            compare_ranks(self)  # first, since weights may be wrong on one rank alone
+            if self.rewirable is not None:
+                self.rewirable.check_weights()
+            self._is_checked = True
         self._gradients.prepare(self.number + 1)
-        if is_step and not self._are_ranks_compared and not is_capturing():
-            compare_ranks(self)
-            self._are_ranks_compared = True
 
     def _is_in_place(self) -> bool:
         """Whether model and optimizer have the parameters where they were last; asked in every step, so all in C."""
@@ -103,15 +103,9 @@ class Steps:
         except LookupError:
             return False
 
-    def _check_weights(self) -> None:
-        """Weights may have been loaded since attaching, or since a state was; before the first step that shows.
-
-        A step whose gradients are all 0 is not one: some take it to make an optimizer's state, and load weights then.
-        """
-        if self.rewirable is not None:
-            self.rewirable.check_weights()
-        gradients = [own.grad for own in self.storage.parameters if own.grad is not None]
-        self._are_weights_checked = any(bool(gradient.any()) for gradient in gradients)
+    def _has_gradients(self) -> bool:
+        """Without any, a step is only taken to make an optimizer's state, and weights are loaded after it."""
+        return any(own.grad is not None and bool(own.grad.any()) for own in self.storage.parameters)
 
     def _follow(self) -> None:
         if self.rewirable is not None:
@@ -257,8 +251,7 @@ class Steps:
         self.storage.load(state)
         self.num_restarts += 1
         self.seed, self.number = state["seed"], state["step"]
-        self._are_weights_checked = False
-        self._are_ranks_compared = False
+        self._is_checked = False
         active = tuple(self.storage.count())
         self.tally = replace(
             self.tally, active=active, goal=tuple(state["goal"]), target=state["target"], budget=state["budget"]
