@@ -75,7 +75,9 @@ def test_the_last_twentieth_is_the_test_and_the_one_before_is_for_searching(tmp_
     assert searching.data.open("cpu").test.tolist() == list(range(180, 190))
     assert searching.data.open("cpu").train.tolist() == list(range(180))
     assert on(path).data.for_searching() == searching.data
-    assert on(path, data={"test_bytes": 4}).data.open("cpu").test.tolist() == [190, 191, 192, 193]
+    shorter = on(path, data={"test_bytes": 4}).data
+    assert shorter.open("cpu").test.tolist() == [190, 191, 192, 193]
+    assert (shorter.tested_on, searching.data.tested_on) == ("first 4 bytes of the test", "held-out part")
 
 
 def test_a_run_of_so_many_steps_is_tested_ten_times_and_at_its_end(tmp_path: Path):

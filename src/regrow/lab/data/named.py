@@ -37,6 +37,11 @@ class NamedData(Component):
         """Whether its test is a part held out of what could be trained on."""
         return False
 
+    @property
+    def tested_on(self) -> str:
+        """Of what it is tested on if that is not its whole test, in words."""
+        return "held-out part" if self.is_for_searching else ""
+
     def fetch(
         self, root: Path | str | None = None, progress: Progress | None = None, paths: Sequence[Path] = ()
     ) -> Path:

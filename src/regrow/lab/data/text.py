@@ -124,6 +124,11 @@ class TextData(NamedData):
     def is_for_searching(self) -> bool:
         return self.held_out > 0
 
+    @property
+    def tested_on(self) -> str:
+        first = "" if self.test_bytes is None else f"first {self.test_bytes:,} bytes of the "
+        return f"{first}{super().tested_on or 'test'}" if first else super().tested_on
+
     def for_searching(self) -> Self:
         return replace(self, held_out=_SHARE)
 

@@ -49,8 +49,7 @@ def experiment_title(config: Config) -> str:
     >>> experiment_title(make_config({"model": "wrn_28_2", "method": "Dense"}))
     'WRN-28-2 on CIFAR-10'
     """
-    part = ", held-out part" if config.data.is_for_searching else ""
-    return f"{config.model.title} on {config.data.title}{part}"
+    return ", ".join(filter(None, [f"{config.model.title} on {config.data.title}", config.data.tested_on]))
 
 
 def label(config: Config, without: Sequence[str] = ()) -> str:
