@@ -12,6 +12,8 @@ from torch import nn
 
 from regrow.lab import data
 from regrow.lab.config import Config, make_config, read_config
+from regrow.lab.config.experiment import nest
+from regrow.lab.config.paper import merge
 from regrow.lab.data.score import BITS_PER_BYTE
 from regrow.lab.run.folder import RunFolder, read_run
 from regrow.lab.run.loop import Options, train
@@ -142,6 +144,8 @@ def test_a_text_is_the_same_from_wherever_it_is_named(tmp_path: Path, monkeypatc
     names = {on(Path(name)).id for name in ("a.txt", "sub/../a.txt", str(path))}
     names.add(make_config({**on(path).settings(), "data": "text:a.txt"}).id)
     assert names == {on(path).id}
+    held_out = merge({"data": "text:a.txt"}, nest("data.held_out", 0.05))
+    assert make_config({**on(path).settings(), **held_out}).id == on(path, data={"held_out": 0.05}).id
 
 
 def test_a_text_that_changed_is_another_data_set(tmp_path: Path):

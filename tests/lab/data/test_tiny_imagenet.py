@@ -10,8 +10,10 @@ from typing import ClassVar
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from regrow.lab import data
+from regrow.lab.cli.main import app
 from regrow.lab.config.component import KINDS, component
 from regrow.lab.data.cache import FetchError
 from regrow.lab.data.recipe import Fetched, Recipe
@@ -103,6 +105,13 @@ def test_pictures_come_with_their_labels_from_wherever_they_lie(files: dict[str,
     check_colours(mini.train_images, mini.train_labels)
     check_colours(mini.test_images, mini.test_labels)
     assert int(mini.draws(0, 0)[:, :2].max()) > 8  # as padded by 8
+
+
+def test_several_archives_are_named_after_one_another(files: dict[str, bytes], tmp_path: Path):
+    words = ["data", "mini_imagenet", "--from", *map(str, as_tars(tmp_path, files))]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.split() == [str(tmp_path / "cache" / "mini_imagenet")]
 
 
 def test_pictures_that_are_not_those_are_refused(files: dict[str, bytes], tmp_path: Path):
