@@ -242,7 +242,7 @@ def show(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> N
 @explained
 def data(
     name: Annotated[str | None, typer.Argument(help="The data set; without it all are listed.")] = None,
-    more: Annotated[list[Path] | None, typer.Argument(help="Further paths of --from.", metavar="[PATH]...")] = None,
+    more: Annotated[list[Path] | None, typer.Argument(help="Further paths of --from.", metavar="PATH")] = None,
     from_: Annotated[
         list[Path] | None, typer.Option("--from", help="A folder or archives that you have it in, for tiny_imagenet.")
     ] = None,

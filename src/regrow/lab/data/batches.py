@@ -28,5 +28,5 @@ def check_batch_size(batch_size: int, num_images: int, name: str) -> None:
     """Refuse a batch size that would make an epoch of no batches."""
     if not 1 <= batch_size <= num_images:
         raise ValueError(
-            f"batch_size must be between 1 and {num_images}, the training images of {name}, got {batch_size}"
+            f"batch_size must be between 1 and {num_images}, all that {name} has to train on, got {batch_size}"
         )
