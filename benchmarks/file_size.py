@@ -14,7 +14,7 @@ import torch
 
 import regrow
 from benchmarks.measure import table
-from regrow.lab.models import NAMES, build, sparse_layers
+from regrow.lab.models import PAPER, build, sparse_layers
 from regrow.size import size_of
 
 
@@ -33,7 +33,7 @@ def measure(name: str, sparsity: float, path: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=list(NAMES), choices=NAMES)
+    parser.add_argument("--models", nargs="+", default=list(PAPER), choices=PAPER)
     parser.add_argument("--sparsities", nargs="+", type=float, default=[0.8, 0.9, 0.95, 0.99])
     arguments = parser.parse_args()
     rows = [["network", "sparsity", "description length", "header", "file", "of parameters", "file"]]

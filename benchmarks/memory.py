@@ -24,7 +24,7 @@ from torch.optim import SGD, Adam, Optimizer
 import regrow
 from benchmarks.measure import peak_allocated_bytes, table
 from benchmarks.step import SETTINGS
-from regrow.lab.models import NAMES, build, sparse_layers
+from regrow.lab.models import PAPER, build, sparse_layers
 from regrow.storage.optimizer_state import state_like
 from regrow.storage.packed.kind import Kernels
 from regrow.storage.packed.storage import PackedStorage
@@ -154,7 +154,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--models", nargs="+", default=["wrn_28_2"], choices=NAMES)
+    parser.add_argument("--models", nargs="+", default=["wrn_28_2"], choices=PAPER)
     parser.add_argument("--sparsities", nargs="+", type=float, default=SPARSITIES)
     parser.add_argument("--optimizers", nargs="+", choices=list(OPTIMIZERS), default=list(OPTIMIZERS))
     parser.add_argument("--batch", type=int, default=8)

@@ -294,7 +294,7 @@ def group_of_one():
     dist.destroy_process_group()
 
 
-@search(1, IDLE)
+@search(3, IDLE)
 def test_what_should_change_nothing_changes_not_a_bit(beginning, events):
     changed = go_through(beginning, events)
     assert same(changed, go_through(beginning, [event for event in events if event not in IDLE]))

@@ -12,7 +12,7 @@ import regrow
 from regrow.kernels.cpu import choose
 from regrow.kernels.cpu.choose import Choices, case_of
 from regrow.kernels.cpu.planes import Convolution
-from regrow.storage.packed import layers
+from regrow.storage.packed import compute
 from sparse_layers import random_layer, random_tensor
 
 VERY_SPARSE = random_layer(256, 256, density=0.001, dtype=torch.float32)
@@ -84,7 +84,7 @@ def test_the_dense_way_that_is_timed_is_the_one_that_a_layer_goes(name, monkeypa
 
         monkeypatch.setattr(file, function, listening)
 
-    for file in (choose, layers):
+    for file in (choose, compute):
         for function in ("dense_forward", "dense_input_gradient", "dense_weight_gradient"):
             listen_to(file, function)
     how = Convolution((3, 3), (1, 1), (1, 1), (1, 1), groups=2) if name == "convolution" else None

@@ -199,7 +199,7 @@ def test_lenet_takes_other_images() -> None:
     [
         ("lenet300", "did you mean 'lenet_300_100'"),
         ("resnet50", "did you mean 'resnet_50'"),
-        ("zzz", "there are: gpt, lenet_300_100"),
+        ("zzz", "there are: gpt, .*lenet_300_100"),
         ("wrn_27_2", "depth must be 6n"),
         ("wrn_28_0", "widen must be at least 1"),
     ],
