@@ -51,8 +51,8 @@ class Bench:
                     if method.rewires_every_step:  # nearly all on the side their sign says
                         parameter.copy_(_with_few_crossed(parameter, sparse, mask))
                     parameter.grad = torch.randn_like(parameter)
-                    momentum = torch.randn_like(parameter).mul_(mask)
-                    optimizer.state[parameter]["momentum_buffer"] = momentum
+                    momentum = optimizer.state[parameter].setdefault("momentum_buffer", torch.empty_like(parameter))
+                    torch.mul(momentum.normal_(), mask, out=momentum)
             sparse.mask_gradients()
 
         return prepare, sparse.advance

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import regrow
-from every_method import can_be_packed, make
+from every_method import EVERY_STEP, can_be_packed, make
 from regrow.methods import Method, method, prune
 from regrow.testing import check_invariants
 from test_always_true import OPTIMIZERS, methods, networks
@@ -20,7 +20,8 @@ from two_layers import sgd
 
 NAMES = [name for name in regrow.METHODS if name != "Dense"]
 STORAGES = ["dense", "packed"]
-WAYS = [("SET", "dense"), ("SET", "packed"), ("DeepR", "packed"), ("Gradual", "dense"), ("Hashed", "dense")]
+WAYS = [("SET", "dense"), ("SET", "packed"), ("Gradual", "dense"), ("Hashed", "dense")]
+WAYS += [(name, "packed") for name in EVERY_STEP if can_be_packed(regrow.METHODS[name](sparsity=0.5))]
 
 
 def network():

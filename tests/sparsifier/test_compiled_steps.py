@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import regrow
-from every_method import can_be_packed, make
+from every_method import EVERY_STEP, can_be_packed, make
 from regrow.testing import check_invariants
 
 PARTS = ["optimizer", "everything"]
@@ -73,7 +73,8 @@ def test_a_step_that_is_traced_through_autograd_is_the_step(name, storage, part)
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(
-    ("name", "storage"), [("DSR", "dense"), ("SET", "dense"), ("DeepR", "dense"), ("DSR", "packed"), ("RigL", "packed")]
+    ("name", "storage"),
+    [(name, "dense") for name in ["DSR", "SET", *EVERY_STEP]] + [("DSR", "packed"), ("RigL", "packed")],
 )
 def test_inductor_wires_the_same(name, storage, part):
     assert Loop(METHODS[name], storage, part, "inductor").train().is_wired_like(Loop(METHODS[name], storage).train())
