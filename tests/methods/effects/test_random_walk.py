@@ -120,5 +120,5 @@ def test_a_parameter_that_was_taken_out_of_the_optimizer_is_told():
     regrow.attach(model, optimizer, DeepR(sparsity=0.5))
     train(model, optimizer)
     del optimizer.param_groups[0]["params"][0]
-    with pytest.raises(RuntimeError, match="SGD does not hold 0.weight any more, which it trained sparsely"):
+    with pytest.raises(RuntimeError, match=r"SGD does not hold 0\.weight any more, which it trained sparsely"):
         train(model, optimizer)
