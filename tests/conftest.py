@@ -12,7 +12,7 @@ from hypothesis import settings
 import regrow
 from regrow.lab.config import component
 
-settings.register_profile("search", max_examples=20_000)
+settings.register_profile("search", max_examples=60_000)
 
 # Networks of tests are small, and processes side by side: a second thread of each would only be in the way.
 os.environ["OMP_NUM_THREADS"] = "1"
