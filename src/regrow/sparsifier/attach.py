@@ -38,6 +38,7 @@ def attach(
     start: str | Mapping[str, Tensor] = "random",
     seed: int = 0,
     storage: str | StorageKind = "dense",
+    rescale: str | None = None,
     resume: Mapping[str, Any] | None = None,
 ) -> Sparsifier:
     """Make a network sparse and keep it so while its optimizer trains it.
@@ -50,6 +51,8 @@ def attach(
     - `seed`: the topology is a function of it and of the step; the generators of torch are not touched.
     - `storage`: "dense" leaves weights where they are, with zeros; "packed", or `regrow.Packed(...)` with options,
       stores active ones only.
+    - `rescale`: "density" multiplies the first weights of each layer by 1/sqrt(its density), once, so that signals keep
+      their size where most weights are missing; for start="random".
     - `resume`: the `state_dict()` of a sparsifier. Its masks, step, history and seed are taken over at once, so that
       weights and optimizer state that were restored before attaching, as some trainers do, stay as they are.
 
@@ -59,6 +62,7 @@ def attach(
     check_not_sharded(model, optimizer)
     optimizer = owner_of_state(optimizer)
     _check_arguments(model, optimizer, method, start, seed)
+    _check_rescale(rescale, start)
     if resume is not None and start != "random":
         raise ValueError("resume brings the masks that were saved; leave out start, or resume")
     kind = _storage_for(method, storage)
@@ -77,7 +81,7 @@ def attach(
     if layers is None:
         warn_of_much(model, optimizer, left)
     method.effects(), method.first_memory()  # before anything is changed: other people's methods may raise here
-    place, begin = kind.build(model, optimizer, chosen, Start(start, tally.active, seed))
+    place, begin = kind.build(model, optimizer, chosen, _first(start, tally, rescale, seed))
     steps = Steps(method, place, optimizer, tally, seed)
     try:
         if resume is not None:
@@ -131,6 +135,12 @@ def _first_tally(method: Method, layers: Sequence[Layer], start: str | Mapping[s
     return replace(full, active=full.goal if budget == target else _shared(budget, layers, method), budget=budget)
 
 
+def _first(start: str | Mapping[str, Tensor], tally: Tally, rescale: str | None, seed: int) -> Start:
+    densities = [count / units for count, units in zip(tally.active, tally.num_units, strict=True)]
+    factors = [1.0 if rescale is None or start != "random" else density**-0.5 for density in densities]
+    return Start(start, tally.active, factors, seed)
+
+
 def _shared(budget: int, layers: Sequence[Layer], method: Method) -> tuple[int, ...]:
     """How many units each layer gets of a budget."""
     if budget == sum(layer.num_weights for layer in layers):
@@ -153,6 +163,13 @@ def _check_arguments(model: object, optimizer: object, method: object, start: ob
         raise ValueError(f"seed must be in [0, 2**64), got {seed}; any other would be the same as one of these")
     if torch.is_inference_mode_enabled():
         raise ValueError("nothing that is made under torch.inference_mode can be trained; attach outside of it")
+
+
+def _check_rescale(rescale: object, start: object) -> None:
+    if rescale not in (None, "density"):
+        raise ValueError(f'rescale must be None or "density", got {rescale!r}')
+    if rescale is not None and start != "random":
+        raise ValueError('rescale is for weights as they were drawn; leave it out, or start="random"')
 
 
 def _check_not_attached(model: nn.Module, parameters: list[nn.Parameter]) -> None:

@@ -21,10 +21,14 @@ Chosen = Sequence[tuple[Layer, nn.Parameter]]
 
 @dataclass(frozen=True)
 class Start:
-    """The first topology: "random", "magnitude", or masks by layer name; and how many units of each layer it has."""
+    """The first topology: "random", "magnitude", or masks by layer name; and how many units of each layer it has.
+
+    `factors`: what the first weights of each layer are multiplied by.
+    """
 
     how: str | Mapping[str, Tensor]
     counts: Sequence[int]
+    factors: Sequence[float]
     seed: int
 
 

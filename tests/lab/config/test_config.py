@@ -211,6 +211,11 @@ def test_a_config_survives_json(model: str, method: str):
         ({"method": "DSR", "sparsity": 0.9, "epochs": 30, "optimizer": {"lr": {0: 0.1, 15: 0.01}}}, "written_for"),
         ({"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": "fast"}}, "must be a number or a table"),
         ({"method": "DSR", "sparsity": 0.9, "start": {"topology": "final"}}, "set start.run"),
+        ({"method": "DSR", "sparsity": 0.9, "start": {"rescale": "fan_in"}}, "start.rescale must be one of 'density'"),
+        (
+            {"method": "DSR", "sparsity": 0.9, "start": {"rescale": "density", "topology": "magnitude"}},
+            "start.rescale is for weights as they were drawn",
+        ),
         ({"method": "DSR", "sparsity": 0.9, "start": {"run": "some-id"}}, "set start.run"),
         ({"method": "DSR", "sparsity": 0.9, "start": "random"}, "start must be a table"),
         ({"method": "DSR", "sparsity": 0.9, "start": {"run": 3, "topology": "final"}}, "start.run must be an id"),

@@ -57,6 +57,16 @@ def test_fresh_weights_of_a_control_of_a_control_are_other_draws_again():
     assert not any(torch.equal(one, other) for one, other in combinations(weights, 2))
 
 
+def test_first_weights_are_scaled_by_density_and_kept_as_they_were_drawn(tmp_path: Path):
+    still = {"method": {"name": "Static", "l1": 0.0}, "optimizer": {"lr": 0.0}, "stretch": 1.0, "epochs": 1}
+    plain, scaled = run(tmp_path, **still), run(tmp_path, **still, start={"rescale": "density"})
+    drawn, left = tensors(plain, "initial_weights"), tensors(scaled, "final_weights")
+    assert all(torch.equal(own, drawn[name]) for name, own in tensors(scaled, "initial_weights").items())
+    for name, mask in tensors(scaled, "initial_topology").items():
+        density = int(mask.count_nonzero()) / mask.numel()
+        assert torch.equal(left[name], (drawn[name] * mask).mul(density**-0.5))
+
+
 def test_fresh_weights_are_other_draws(tmp_path: Path, dsr: Path):
     first, fresh = tensors(dsr, "initial_weights"), tensors(ticket(tmp_path, "final", "fresh"), "initial_weights")
     assert not any(torch.equal(fresh[name], first[name]) for name in ("fc1.weight", "fc2.weight", "fc3.weight"))

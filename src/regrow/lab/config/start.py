@@ -14,7 +14,8 @@ class Start(Component):
     """`topology`: "random"; "magnitude" (the largest weights); "final" (that of the other run when it ended); "counts"
     (random, but with as many weights in each layer as the other run ended with). `weights`: "fresh" draws; "initial"
     (as the other run drew them, before masking); "final" (as it left them). `run`: the other run, by its id or by
-    settings that make it out of this run's model, data, sparsity, seed and length, e.g. {"method": "DSR"}.
+    settings that make it out of this run's model, data, sparsity, seed and length, e.g. {"method": "DSR"}. `rescale`:
+    "density" multiplies the first weights of each layer by 1/sqrt(its density).
     """
 
     kind: ClassVar[str] = "start"
@@ -23,12 +24,17 @@ class Start(Component):
     topology: str = "random"
     weights: str = "fresh"
     run: str | Settings | None = None
+    rescale: str | None = None
 
     def check(self) -> None:
         check_choice("start.topology", self.topology, _TOPOLOGIES)
         check_choice("start.weights", self.weights, _WEIGHTS)
         if self.run is not None and not isinstance(self.run, (str, Mapping)):
             raise ValueError(f'start.run must be an id or settings like {{method = "DSR"}}, got {self.run!r}')
+        if self.rescale is not None:
+            check_choice("start.rescale", self.rescale, ("density",))
+            if self.topology != "random" or self.weights == "final":
+                raise ValueError("start.rescale is for weights as they were drawn, in a random topology; leave it out")
         looks_back = self.topology in ("final", "counts") or self.weights != "fresh"
         if looks_back != (self.run is not None):
             why = "is not told" if looks_back else "has nothing to give"

@@ -25,7 +25,7 @@ FAMILIES = ("Full dense", "Thin dense", "Static", "Compressed", "SET", "DeepR", 
 _NOT_IN_A_LABEL = ("model", "data", "seed", "epochs", "max_steps", "method.name", "method.sparsity")
 _IN_EPOCHS = ("method.until", "method.begin")  # the defaults of methods are steps and do not compare
 _COUNT_OR_FRACTION = ("method.prune", "method.fraction")  # 1 is one unit, 1.0 is all of them
-_ORDER = ("start", "method.granularity", "method.scope", "stretch", "method.until")
+_ORDER = ("start", "start.rescale", "method.granularity", "method.scope", "stretch", "method.until")
 _OTHER_RUN_MAY_SAY = ("model", "data", "seed", "epochs", "method.sparsity")
 
 
@@ -113,7 +113,7 @@ def _flat(config: Config) -> dict[str, Any]:
     flat |= {f"method.{key}": value for key, value in tables.pop("method").items()}
     for kind in ("optimizer", "learning_rate"):
         flat |= {f"{kind}.{key}": value for key, value in tables.pop(kind, {}).items()}
-    flat |= {**tables, "start": start}
+    flat |= {**tables, "start": start, "start.rescale": config.start.rescale}
     return {key: value for key, value in flat.items() if key not in _NOT_IN_A_LABEL}
 
 
@@ -148,6 +148,8 @@ def _other_run(start: Start, config: Config) -> str:
 def _in_words(key: str, value: Any, config: Config) -> str:
     if key == "start":
         return _start_in_words(*value)
+    if key == "start.rescale":
+        return "first weights scaled"
     if key == "method.granularity":
         return f"{value}s"
     if key == "method.distribution" and isinstance(value, str):

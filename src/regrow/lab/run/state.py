@@ -88,6 +88,7 @@ class Training:
             start=self.beginning.topology,
             seed=config.seed,
             storage=_STORAGES[config.storage],
+            rescale=config.start.rescale,
         )
         self._check_budget()
         self.meter = new_meter(self.device)

@@ -40,7 +40,7 @@ class Dense:
             storage.set_masks([start.how[layer.name] for layer in storage.layers])
         elif list(start.counts) != storage.count():
             storage.set_active([_first_places(chunk, storage, start) for chunk in storage.chunks])
-        return storage, partial(storage.begin, optimizer)
+        return storage, partial(storage.begin, optimizer, start.factors)
 
 
 def _first_places(chunk: Chunk, storage: DenseStorage, start: Start) -> Tensor:

@@ -183,10 +183,13 @@ class DenseStorage:
 
     # A step
 
-    def begin(self, optimizer: Optimizer) -> None:
-        """Zero what is inactive, for the first time."""
+    def begin(self, optimizer: Optimizer, factors: Sequence[float]) -> None:
+        """Zero what is inactive, for the first time, and multiply what is left of each layer."""
         has_strays = any(map(num_strays, self.weights, self._masks))
         self.zero_inactive(optimizer)
+        for weight, factor in zip(self.weights, factors, strict=True):
+            if factor != 1:
+                weight.mul_(factor)
         self._zeroed = Zeroed(self.layers, self.parameters, self._masks) if has_strays else None
 
     def zero_inactive(self, optimizer: Optimizer) -> None:

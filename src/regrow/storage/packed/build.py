@@ -65,10 +65,11 @@ def pack_weights(
             own, order = places_of_units(chosen[i][0], units[i])
             places.append(own)
             generator = torch.Generator().manual_seed(random.key(start.seed, 0, i, 1))
-            pieces.append(_first_values(*chosen[i], units[i].index_select(0, order), generator, init))
-        values = nn.Parameter(torch.cat(pieces))
-        values.grad = _collect([parameters[i].grad for i in group.layers], places, values)
-        packs.append(Pack({group.name: values}, group.name, places, choices))
+            values = _first_values(*chosen[i], units[i].index_select(0, order), generator, init)
+            pieces.append(values if start.factors[i] == 1 else values * start.factors[i])
+        vector = nn.Parameter(torch.cat(pieces))
+        vector.grad = _collect([parameters[i].grad for i in group.layers], places, vector)
+        packs.append(Pack({group.name: vector}, group.name, places, choices))
 
     def take_over() -> None:
         for group, pack, state in zip(groups, packs, states, strict=True):
