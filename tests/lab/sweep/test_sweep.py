@@ -120,6 +120,13 @@ def test_the_folder_of_another_run_does_not_count_as_finished(tmp_path: Path):
     assert "belongs to another run" in outcome.failed[other.id]
 
 
+def wait_for_metrics(folder: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not (folder / "metrics.csv").exists():
+        assert time.monotonic() < deadline, f"nothing is trained in {folder}"
+        time.sleep(0.05)
+
+
 def test_a_sweep_interrupted_before_its_runs_began_counts_them_as_stopped(tmp_path: Path):
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     outcome, said = run_all([small(epochs=2000), small(epochs=2000, seed=1)], tmp_path)
@@ -133,8 +140,7 @@ def test_a_worker_that_is_killed_counts_as_failed(tmp_path: Path):
     other = small()
 
     def kill() -> None:
-        while not list((tmp_path / config.id).glob("metrics.csv")):
-            time.sleep(0.05)
+        wait_for_metrics(tmp_path / config.id)
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         workers = [pid for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
         os.kill(int(workers[0]), signal.SIGKILL)
@@ -151,8 +157,7 @@ def test_an_interrupted_sweep_saves_what_runs_and_says_what_is_left(tmp_path: Pa
     first, second = small(epochs=2000), small()
 
     def interrupt() -> None:
-        while not list((tmp_path / first.id).glob("metrics.csv")):
-            time.sleep(0.05)
+        wait_for_metrics(tmp_path / first.id)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
