@@ -156,6 +156,7 @@ def test_what_cannot_be_imported_is_named(tmp_path: Path):
         imports.bring("absent.py", tmp_path)
     with pytest.raises(ValueError, match="no module 'absent_module'"):
         imports.bring("absent_module")
+    assert "absent_module" not in imports.brought()  # or workers would look for it
 
 
 def test_a_name_that_is_taken_is_refused():

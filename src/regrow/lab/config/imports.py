@@ -13,11 +13,11 @@ _BROUGHT: dict[str, str] = {}
 def bring(name: str, beside: Path = Path()) -> None:
     """Import a file, named from some folder, or a module; its components and methods are known from then on."""
     if not name.endswith(".py"):
-        _BROUGHT.setdefault(name, "")
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             raise ValueError(f"there is no module {error.name!r} to import; a file ends in .py") from None
+        _BROUGHT.setdefault(name, "")
         return
     path = (beside / Path(name).expanduser()).resolve()
     if str(path) in _BROUGHT:
