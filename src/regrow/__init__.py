@@ -60,4 +60,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *METHODS})
+    return sorted({*__all__, *METHODS, "__doc__", "__file__", "__name__", "__path__"})

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regrow.core.densities import starting_counts
+from regrow.core.densities import check_together, starting_counts
 from regrow.core.units import Layer, cut
 
 
@@ -63,6 +63,24 @@ def test_named_layers_get_their_sparsity_and_the_others_what_is_left():
 def test_patterns_name_several_layers_and_the_later_pattern_wins():
     layers = layers_of((8,), (8,), (8,))
     assert starting_counts(layers, 12, {"[ab].weight": 0.75, "b.*": 0.5}) == [2, 4, 6]
+
+
+def test_a_layers_own_name_wins_over_patterns_wherever_it_stands():
+    layers = layers_of((8,), (8,), (8,))
+    assert starting_counts(layers, 12, {"b.weight": 0.5, "[ab].*": 0.75}) == [2, 4, 6]
+    assert starting_counts(layers, 12, {"b": 0.5, "[ab].*": 0.75}) == [2, 4, 6]  # as does its module's
+
+
+def test_sparsities_of_all_layers_must_make_that_of_the_network():
+    # 0.75 of 80 and 0.5 of 20 leave 20 + 10 of 100 weights.
+    layers = layers_of((80,), (20,))
+    check_together(layers, 30, {"a": 0.75, "b": 0.5})
+    check_together(layers, 31, {"a": 0.75, "b": 0.5})  # as rounding may have it
+    check_together(layers, 10, {"a": 0.75})  # the other layer gets what is left
+    with pytest.raises(
+        ValueError, match=r"leave 30 of 100 weights, which is a sparsity of 0.7 where the method has 0.9"
+    ):
+        check_together(layers, 10, {"b": 0.5, "*": 0.75})
 
 
 def test_where_all_layers_are_named_the_densities_are_scaled_to_the_budget():

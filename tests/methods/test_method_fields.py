@@ -1,7 +1,10 @@
 """Methods: what they accept, how large a budget they give, and when they are due."""
 
 import copy
+import dataclasses
+import inspect
 import pickle
+import pydoc
 import runpy
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, replace
@@ -340,3 +343,22 @@ def test_gradual_pruning_lets_no_step_pass_that_reaches_its_target():
 def test_granet_lets_its_last_step_not_pass():
     granet = GraNet(sparsity=0.5, until=13, period=4)
     assert [step for step in range(30) if granet.is_due(step)] == [4, 8, 12, 13]
+
+
+# What they tell of themselves
+
+
+@pytest.mark.parametrize("cls", METHODS.values(), ids=METHODS)
+def test_a_signature_shows_the_fields_and_their_defaults(cls):
+    shown = inspect.signature(cls).parameters
+    assert list(shown) == [field.name for field in dataclasses.fields(cls)]
+    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in shown.values())
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    assert all(p.default is p.empty or p.default == defaults[name] for name, p in shown.items())
+    assert f"{cls.__name__}(*, sparsity: float" in pydoc.render_doc(cls, renderer=pydoc.plaintext)
+
+
+def test_the_package_lists_what_is_meant_for_others_and_no_more():
+    listed = {name for name in dir(regrow) if not name.startswith("_")}
+    assert listed == set(regrow.__all__) - {"__version__"}
+    assert METHODS.keys() <= listed

@@ -11,8 +11,8 @@ def sgd(model: nn.Module) -> optim.Optimizer:
     return optim.SGD(model.parameters(), lr=0.1)
 
 
-def chosen(model: nn.Module, selection=None, optimizer=None, granularity="weight") -> list[str]:
-    pairs, _ = choose_layers(model, optimizer or sgd(model), selection, granularity)
+def chosen(model: nn.Module, selection=None, optimizer=None, granularity="weight", **options) -> list[str]:
+    pairs, _ = choose_layers(model, optimizer or sgd(model), selection, granularity, **options)
     everything = {id(parameter): name for name, parameter in model.named_parameters()}
     assert all(id(parameter) in everything for _, parameter in pairs)
     return [layer.name for layer, _ in pairs]
@@ -148,7 +148,7 @@ def test_a_model_without_anything_to_make_sparse_is_refused():
         ((name for name in ["4.weight"]), ["4.weight"]),
         (["0.weight", "0.weight", "0.w*"], ["0.weight"]),
         (lambda name, parameter: parameter.ndim == 4, ["0.weight"]),
-        (lambda name, parameter: name.startswith("4"), ["4.weight", "4.bias"]),
+        (lambda name, parameter: name.startswith("4"), ["4.weight"]),
     ],
 )
 def test_names_patterns_or_a_function(selection, names):
@@ -161,11 +161,39 @@ def test_a_pattern_passes_over_what_does_not_train():
     assert chosen(model, "*.weight") == ["1.weight", "4.weight"]
 
 
-def test_a_function_is_asked_only_about_what_trains():
+def test_a_function_is_asked_only_about_usual_layers_that_train():
     model, asked = net(), []
+    chosen(model, lambda name, parameter: asked.append(name) or True)
     model[0].requires_grad_(False)
     chosen(model, lambda name, parameter: asked.append(name) or True)
-    assert asked == ["1.weight", "1.bias", "4.weight", "4.bias"]
+    assert asked == ["0.weight", "4.weight", "4.weight"]
+
+
+@pytest.mark.parametrize(
+    ("exclude", "names"),
+    [
+        ("4", ["0.weight"]),
+        (["4.weight"], ["0.weight"]),
+        (["0.*"], ["4.weight"]),
+        (["1"], ["0.weight", "4.weight"]),
+    ],
+)
+def test_what_stays_dense_is_named_by_layer_or_module(exclude, names):
+    assert chosen(net(), None, exclude=exclude) == names
+
+
+def test_a_module_is_left_out_with_all_that_is_in_it():
+    model = nn.ModuleDict({"body": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "head": nn.Linear(4, 2)})
+    assert chosen(model, None, exclude=["body"]) == ["head.weight"]
+    assert chosen(model, ["*.weight"], exclude=["body.1"]) == ["body.0.weight", "head.weight"]
+    assert chosen(model, lambda name, parameter: "body" in name, exclude=["*.0"]) == ["body.1.weight"]
+
+
+def test_leaving_out_what_is_not_there_is_refused():
+    with pytest.raises(ValueError, match=r"no layer matches 'haed'; did you mean 'head'"):
+        chosen(nn.ModuleDict({"body": nn.Linear(4, 4), "head": nn.Linear(4, 2)}), None, exclude=["haed"])
+    with pytest.raises(TypeError, match="exclude must be names or glob patterns, of layers or modules, got 4"):
+        chosen(net(), None, exclude=4)
 
 
 def test_a_near_miss_is_suggested():

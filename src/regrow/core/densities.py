@@ -17,8 +17,9 @@ def starting_counts(layers: Sequence[Layer], budget: int, distribution: Distribu
     - "uniform": every layer equally dense.
     - "er" (Erdos-Renyi; SET): a layer's density is proportional to (inputs + outputs) / (inputs * outputs).
     - "erk" (RigL): likewise with the kernel's dimensions among them: sum(shape) / prod(shape).
-    - {pattern: sparsity}: layers named get theirs, the others share what is left of the budget uniformly; where no
-      others are left, the given densities are scaled together to meet the budget.
+    - {pattern: sparsity}: layers named get theirs, the others share what is left of the budget uniformly. A pattern is
+      that of a layer or of a module. A layer's name wins over a module's, and that over wildcards, of which the
+      last wins. Where no others are left, the given densities are scaled together to meet the budget.
     """
     counts = [1] * len(layers)
     smallest = sum(layer.unit_size for layer in layers)
@@ -72,4 +73,21 @@ def _share(layer: Layer, distribution: str) -> float:
 
 def _named(layers: Sequence[Layer], sparsities: Mapping[str, float]) -> dict[int, float]:
     names = [layer.name for layer in layers]
-    return {names.index(name): sparsity for pattern, sparsity in sparsities.items() for name in match(pattern, names)}
+    patterns_first = sorted(sparsities, key=lambda pattern: (not set(pattern) & set("*?["), pattern in names))
+    return {names.index(name): sparsities[own] for own in patterns_first for name in match(own, names, True)}
+
+
+def check_together(layers: Sequence[Layer], budget: int, distribution: Distribution) -> None:
+    """Refuse sparsities of all layers that make another one of the network, but for rounding."""
+    named = _named(layers, distribution) if isinstance(distribution, Mapping) else {}
+    if len(named) < len(layers):
+        return
+    made = round(sum((1 - named[i]) * layer.num_weights for i, layer in enumerate(layers)))
+    everything = sum(layer.num_weights for layer in layers)
+    slack = sum(layer.unit_size for layer in layers) + everything // 1000
+    if abs(made - budget) > slack:
+        raise ValueError(
+            f"the sparsities given for all {len(layers)} layers leave {made:,} of {everything:,} weights, which is a "
+            f"sparsity of {1 - made / everything:.4g} where the method has {1 - budget / everything:.4g}; give the "
+            "method that one, or name fewer layers: the others then share what is left"
+        )

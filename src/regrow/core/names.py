@@ -36,11 +36,17 @@ def clean(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _PREFIXES)
 
 
-def match(pattern: str, names: Sequence[str]) -> list[str]:
-    """The names that a glob pattern matches; a ValueError with near misses where there is none."""
-    found = [name for name in names if fnmatchcase(name, pattern)]
+def match(pattern: str, names: Sequence[str], modules_too: bool = False) -> list[str]:
+    """The names that a glob pattern matches; a ValueError with near misses where there is none.
+
+    >>> match("head", ["body.weight", "head.weight"], modules_too=True)
+    ['head.weight']
+    """
+    patterns = [pattern, f"{pattern}.*"] if modules_too else [pattern]
+    found = [name for name in names if any(fnmatchcase(name, own) for own in patterns)]
     if not found:
-        raise ValueError(f"no layer matches {pattern!r}; {suggest(pattern, names)}")
+        modules = sorted({name.rpartition(".")[0] for name in names} - {""}) if modules_too else []
+        raise ValueError(f"no layer matches {pattern!r}; {suggest(pattern, [*modules, *names])}")
     return found
 
 

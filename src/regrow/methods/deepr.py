@@ -34,6 +34,7 @@ class DeepR(Method):
     scope: Literal["layer", "network"] = "layer"
 
     needs = frozenset({"sign"})
+    until_only_stops = True
     rewires_every_step: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

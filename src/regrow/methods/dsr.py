@@ -29,6 +29,8 @@ class DSR(Method):
     tolerance: float = 0.1
     threshold: float = 1e-3
 
+    until_only_stops = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         is_count = is_whole(self.prune) and self.prune >= 0

@@ -28,6 +28,7 @@ class MEST(Method):
     mix: float = 0.01
 
     needs = frozenset({"gradient"})
+    falls = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

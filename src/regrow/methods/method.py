@@ -4,6 +4,7 @@ import sys
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from inspect import Signature, signature
 from math import isfinite
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
@@ -55,9 +56,16 @@ def method(cls: AnyMethod) -> AnyMethod:
         plain_init(self, **given)
 
     made.__init__ = __init__  # type: ignore[method-assign]
+    made.__signature__ = _signature(plain_init)  # type: ignore[attr-defined]
     _check_needs(cls)
     _register(made, sys._getframe(1).f_code.co_filename)
     return cast(AnyMethod, made)
+
+
+def _signature(init: Any) -> Signature:
+    """That of a method's fields, for help and completion."""
+    plain = signature(init)
+    return plain.replace(parameters=[own for name, own in plain.parameters.items() if name != "self"])
 
 
 def _register(cls: "type[Method]", file: str) -> None:
@@ -99,6 +107,10 @@ class Method(ABC):
     rewires: ClassVar[bool] = True
     rewires_every_step: ClassVar[bool] = False
     """Whether that is its habit, so that its history keeps totals rather than a record of each rewiring."""
+    falls: ClassVar[bool] = False
+    """Whether it moves less the nearer `until` is, and as much to the end where there is none."""
+    until_only_stops: ClassVar[bool] = False
+    """Whether the network is the same up to `until`, whenever that is."""
     storage: ClassVar[str | None] = None
     """The storage that the method brings, where it is a way of storing weights."""
 

@@ -26,6 +26,7 @@ class RigL(Method):
     fraction: float = 0.3
 
     needs = frozenset({"free_gradient"})
+    falls = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

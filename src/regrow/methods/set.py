@@ -18,6 +18,8 @@ class SET(Method):
 
     fraction: float | int = 0.3
 
+    until_only_stops = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         is_count = is_whole(self.fraction) and self.fraction >= 0

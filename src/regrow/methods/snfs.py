@@ -25,6 +25,7 @@ class SNFS(Method):
     momentum: float = 0.9
 
     needs = frozenset({"mean_gradient"})
+    falls = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
 """The one line a user adds to a training loop."""
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from regrow.core.densities import starting_counts
+from regrow.core.densities import check_together, starting_counts
 from regrow.core.random import NUM_SEEDS
 from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.distributed.wrappers import check_not_sharded
 from regrow.methods.method import NEEDS, Method
+from regrow.sparsifier.hints import hint, of_endless_method, of_lost_signals
 from regrow.sparsifier.layers import Selection, choose_layers
-from regrow.sparsifier.left_dense import left_dense, warn_of_much
+from regrow.sparsifier.left_dense import left_dense, of_much
 from regrow.sparsifier.resume import start_of
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.sparsifier.state import checked
@@ -35,6 +36,7 @@ def attach(
     method: Method,
     *,
     layers: Selection = None,
+    exclude: str | Iterable[str] = (),
     start: str | Mapping[str, Tensor] = "random",
     seed: int = 0,
     storage: str | StorageKind = "dense",
@@ -44,8 +46,9 @@ def attach(
     """Make a network sparse and keep it so while its optimizer trains it.
 
     - `optimizer`: of a wrapper that passes on its steps, as trainers have them, the one inside is taken.
-    - `layers`: None for the weights of all linear and convolution layers and attention projections; or names, glob
-      patterns, or a function (name, parameter) -> bool.
+    - `layers`: None for the weights of all linear and convolution layers and attention projections, or a function
+      (name, parameter) -> bool that is asked about each of these; or names and glob patterns, of any parameters.
+    - `exclude`: names and glob patterns, of parameters or of modules, that stay dense: `exclude=["head"]`.
     - `start`: "random", "magnitude" (keep the largest weights of a trained model) or masks {name: bool tensor}, which
       then define the budget. Values that positions share start at random only.
     - `seed`: the topology is a function of it and of the step; the generators of torch are not touched.
@@ -69,7 +72,9 @@ def attach(
     kind.check(method, start)
     if packed_slots(model):
         raise ValueError("this model is packed already; call detach() on its sparsifier first, or build it anew")
-    chosen, undivided = choose_layers(model, optimizer, layers, method.granularity, may_be_meta=kind.may_be_meta)
+    chosen, undivided = choose_layers(
+        model, optimizer, layers, method.granularity, exclude=exclude, may_be_meta=kind.may_be_meta
+    )
     if layers is None:
         chosen = list(kind.fit(model, chosen))
     sparse_layers, parameters = [layer for layer, _ in chosen], [parameter for _, parameter in chosen]
@@ -78,8 +83,14 @@ def attach(
         start, seed = start_of(resume, method, sparse_layers, kind.name)
     tally = _first_tally(method, sparse_layers, start)
     left = left_dense(model, optimizer, parameters, undivided)
-    if layers is None:
-        warn_of_much(model, optimizer, left)
+    is_drawn = start == "random" and rescale is None and kind.name != "hashed"
+    hint(
+        (
+            of_much(model, optimizer, left) if layers is None and not exclude else None,
+            of_endless_method(method),
+            of_lost_signals(model, tally) if is_drawn else None,
+        )
+    )
     method.effects(), method.first_memory()  # before anything is changed: other people's methods may raise here
     place, begin = kind.build(model, optimizer, chosen, _first(start, tally, rescale, seed))
     steps = Steps(method, place, optimizer, tally, seed)
@@ -123,6 +134,7 @@ def _first_tally(method: Method, layers: Sequence[Layer], start: str | Mapping[s
     nothing = (0,) * len(layers)
     everything = sum(layer.num_weights for layer in layers)
     target = method.budget(everything)
+    check_together(layers, target, method.distribution)
     if isinstance(start, Mapping):
         check_masks(start, layers)
         active = tuple(int(layer.reduce(start[layer.name]).count_nonzero()) for layer in layers)

@@ -20,6 +20,7 @@ def choose_layers(
     optimizer: Optimizer,
     selection: Selection,
     granularity: Granularity,
+    exclude: str | Iterable[str] = (),
     may_be_meta: bool = False,
 ) -> tuple[list[tuple[Layer, nn.Parameter]], tuple[str, ...]]:
     """The sparse layers of a model with their parameters, in the order of `model.named_parameters()`.
@@ -38,7 +39,8 @@ def choose_layers(
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ValueError(f"{name} has no shape yet; run one batch through the model before attaching")
     output_dims = _output_dims(model)
-    names = _select(model, everything, trained, selection)
+    left_out = _excluded(exclude, everything)
+    names = [name for name in _select(model, everything, trained, selection) if name not in left_out]
     undivided: tuple[str, ...] = ()
     if selection is None and isinstance(granularity, Block):
         undivided = tuple(name for name in names if not _divides(granularity, trained[name], output_dims))
@@ -86,17 +88,12 @@ def _divides(block: Block, parameter: nn.Parameter, output_dims: Mapping[int, in
 def _select(
     model: nn.Module, everything: dict[str, nn.Parameter], trained: dict[str, nn.Parameter], selection: Selection
 ) -> list[str]:
-    if selection is None:
+    if selection is None or callable(selection):
         wanted = _usual_weights(model)
-        return [name for name, parameter in trained.items() if id(parameter) in wanted]
-    if callable(selection):
-        return [name for name, parameter in trained.items() if selection(name, parameter)]
-    if not isinstance(selection, Iterable):
-        raise TypeError(f"layers must be names, glob patterns or a function, got {selection!r}")
-    patterns = [selection] if isinstance(selection, str) else list(selection)
+        usual = [name for name, parameter in trained.items() if id(parameter) in wanted]
+        return [name for name in usual if selection is None or selection(name, trained[name])]
+    patterns = _patterns(selection, "layers must be names, glob patterns or a function")
     for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise TypeError(f"layers must be names, glob patterns or a function, got {pattern!r}")
         if all(name not in trained for name in match(pattern, list(everything))):
             raise ValueError(
                 f"{pattern!r} matches only parameters that do not train (frozen, or not held by the optimizer); "
@@ -104,6 +101,23 @@ def _select(
             )
     chosen = {name for pattern in patterns for name in match(pattern, list(everything))}
     return [name for name in trained if name in chosen]
+
+
+def _excluded(exclude: str | Iterable[str], everything: dict[str, nn.Parameter]) -> set[str]:
+    """All parameters that patterns, of their names or of modules, leave dense."""
+    patterns = _patterns(exclude, "exclude must be names or glob patterns, of layers or modules")
+    return {name for pattern in patterns for name in match(pattern, list(everything), modules_too=True)}
+
+
+def _patterns(given: object, must_be: str) -> list[str]:
+    if isinstance(given, str):
+        return [given]
+    patterns: list[str] = []
+    for pattern in given if isinstance(given, Iterable) else [given]:
+        if not isinstance(pattern, str):
+            raise TypeError(f"{must_be}, got {pattern!r}")
+        patterns.append(pattern)
+    return patterns
 
 
 def _usual_weights(model: nn.Module) -> set[int]:

@@ -1,6 +1,5 @@
 """What of a model stays dense: told in every summary, and by a warning where nobody chose that."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,25 +41,22 @@ def left_dense(
     return LeftDense({name: own.numel() for name, own in trained.items() if id(own) not in ours}, undivided)
 
 
-def warn_of_much(model: nn.Module, optimizer: Optimizer, left: LeftDense) -> None:
-    """Say so where most of the weights in matrices stay dense, or do not train at all, and nobody chose that."""
+def of_much(model: nn.Module, optimizer: Optimizer, left: LeftDense) -> str | None:
+    """A sentence where most of the weights in matrices stay dense, or do not train at all, and nobody chose that."""
     matrices = {name: own.numel() for name, own in named_parameters(model) if own.ndim >= 2}
     trained = {name: matrices[name] for name in trained_parameters(model, optimizer) if name in matrices}
     dense = {name: count for name, count in trained.items() if name in left.num_weights}
     at_rest = sum(matrices.values()) - sum(trained.values())
     if 2 * sum(dense.values()) > sum(trained.values()):
-        _warn(
+        return (
             f"{sum(dense.values()):,} of {sum(trained.values()):,} weights in matrices stay dense (largest: "
             f"{max(dense, key=dense.__getitem__)}), as they are of no kind that is made sparse unless it is named; say "
             "what is to be sparse with layers=[...]"
         )
-    elif 2 * at_rest > sum(matrices.values()):
-        _warn(
+    if 2 * at_rest > sum(matrices.values()):
+        return (
             f"{at_rest:,} of {sum(matrices.values()):,} weights in matrices are frozen, or not held by the optimizer, "
             f"and stay as they are; only the {sum(trained.values()):,} others can be sparse: train more of the model, "
             "or say with layers=[...] that this is meant"
         )
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, UserWarning, stacklevel=4)  # where attach was called
+    return None

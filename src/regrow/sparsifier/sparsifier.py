@@ -24,6 +24,19 @@ class Sparsifier:
         """What trains and stays dense."""
         self._steps = steps
 
+    def __repr__(self) -> str:
+        """
+        >>> import regrow, torch
+        >>> model = torch.nn.Linear(10, 10)
+        >>> regrow.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), regrow.SET(sparsity=0.9))
+        <Sparsifier SET, step 0: 10 of 100 weights in 1 layer>
+        """
+        name, num_layers = type(self.method).__name__, len(self.storage.layers)
+        num_weights = sum(layer.num_weights for layer in self.storage.layers)
+        of_layers = f"{num_layers} layer{'s' if num_layers > 1 else ''}"
+        where = f"step {self.num_steps:,}" if self._steps.are_on else f"detached at step {self.num_steps:,}"
+        return f"<Sparsifier {name}, {where}: {self.active:,} of {num_weights:,} weights in {of_layers}>"
+
     # What it knows
 
     @property
@@ -114,7 +127,7 @@ class Sparsifier:
             "active": self.active,
             "budget": self.budget,
             **({} if threshold is None else {"threshold": threshold}),
-            **{f"density/{layer.name}": 1 - layer.sparsity for layer in self.layers},
+            **{f"density/{layer.name}": layer.density for layer in self.layers},
         }
 
     def check(self) -> None:

@@ -14,6 +14,10 @@ class LayerInfo:
     active: int
     sparsity: float
 
+    @property
+    def density(self) -> float:
+        return 1 - self.sparsity
+
 
 def summarise(title: str, layers: Sequence[LayerInfo]) -> str:
     """A table in plain text.

@@ -14,16 +14,14 @@ from regrow.lab.config.paper import Settings
 from regrow.lab.run.checkpoints import save_checkpoint
 from regrow.lab.run.folder import BadRun, RunFolder
 from regrow.lab.run.state import Training
-
-_ONLY_STOP = ("DSR", "SET", "DeepR")
-"""Methods to which `until` says when to stop and nothing else; others prune less the nearer it is."""
+from regrow.methods.method import METHODS
 
 
 def find_trunks(configs: Iterable[Config]) -> dict[str, str]:
     """Ids of runs that are branches of others of these, and of those others: which of their kind rewires longest."""
     alike: dict[str, list[Config]] = {}
     for config in configs:
-        if config.method_name in _ONLY_STOP:
+        if METHODS[config.method_name].until_only_stops:
             rest = {key: value for key, value in config.method.items() if key != "until"}
             alike.setdefault(replace(config, method=rest).id, []).append(config)
     trunks: dict[str, str] = {}
