@@ -44,6 +44,23 @@ def test_the_papers_schedules_fit_below_ones_written_for_another_length():
     assert config.make_method(100).until == 2700  # 90 of 100 epochs
 
 
+def test_a_method_that_needs_an_end_has_it_at_three_quarters_where_nobody_says_when():
+    words = {
+        "model": "gpt",
+        "data": "enwik8",
+        "batch_size": 4,
+        "sparsity": 0.9,
+        "learning_rate": {"name": "constant", "peak": 1},
+    }
+    for name in ("RigL", "SNFS", "MEST", "GraNet", "Gradual"):
+        config = make_config({**words, "method": name, "max_steps": 1000})
+        assert config.make_method(steps_per_epoch=100).until == 750
+        told = {"name": name, "until": 500}
+        assert make_config({**words, "method": told, "max_steps": 1000}).make_method(100).until == 500
+    assert make_config({**words, "method": "SET", "max_steps": 1000}).make_method(100).until is None
+    assert make_config({"method": "MEST", "sparsity": 0.9}).make_method(600).until == 75 * 600
+
+
 def test_static_and_thin_networks_train_twice_as_long():
     static = make_config({"method": "Static", "sparsity": 0.9, "epochs": 20})
     thin = make_config({"method": "Dense", "width": "thin", "sparsity": 0.9, "epochs": 20})

@@ -20,7 +20,7 @@ from regrow.lab.config.component import Component, read_component
 from regrow.lab.config.paper import Settings, merge
 from regrow.lab.config.schedule import TIMES, Timetable, is_schedule, read_schedule, rewritten, tidy
 from regrow.lab.config.start import FRESH, Start
-from regrow.methods.method import METHODS, Method
+from regrow.methods.method import METHODS, Method, is_number
 
 if TYPE_CHECKING:
     from regrow.lab.data.named import NamedData
@@ -155,10 +155,19 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     if not below:
         check_rest_is_told(given, str(model))
         length: Any = given.get("written_for", given.get("max_steps", given.get("epochs")))
-        return _build({"written_for": length, **given})
+        return _build(_with_an_end({"written_for": length, **given}))
     length = given.get("written_for", below["written_for"])
     check_positive("written_for", length)
-    return _build(merge(rewritten(_that_fit(below, given), length), given))
+    return _build(_with_an_end(merge(rewritten(_that_fit(below, given), length), given)))
+
+
+def _with_an_end(whole: Settings) -> Settings:
+    """A method that needs an end, as it moves less and less, has that at three quarters of the training by default."""
+    method, length = whole["method"], whole["written_for"]
+    cls = METHODS[method["name"]]
+    if "until" in method or not (cls.falls or cls.until is not None) or not is_number(length):
+        return whole
+    return {**whole, "method": {**method, "until": tidy(0.75 * length)}}
 
 
 def _that_fit(below: Settings, given: Settings) -> Settings:
