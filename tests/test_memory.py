@@ -1,6 +1,7 @@
 """What packed training holds in memory, and that nothing of the size of all positions ever exists."""
 
 import gc
+import tracemalloc
 
 import pytest
 import torch
@@ -71,6 +72,27 @@ def test_nothing_of_the_size_of_all_positions_ever_exists(method):
         assert sparse.active == 16_008
 
     assert peak_allocated_bytes(work, CPU) < 4000 * 4000 / 8
+
+
+def test_nor_in_the_writing_and_reading_of_a_file(tmp_path):
+    def make() -> tuple[nn.Module, regrow.Sparsifier]:
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Linear(4000, 4000), nn.ReLU(), nn.Linear(4000, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        packed = regrow.Packed(kernels="sparse")
+        return model, regrow.attach(model, optimizer, regrow.Static(sparsity=0.999), storage=packed)
+
+    def work() -> None:
+        regrow.save(tmp_path / "m.safetensors", model, sparse)
+        regrow.load(tmp_path / "m.safetensors", other)
+
+    (model, sparse), (other, _) = make(), make()
+    tracemalloc.start()
+    try:
+        assert peak_allocated_bytes(work, CPU) < 4000 * 4000 / 8
+        assert tracemalloc.get_traced_memory()[1] < 4000 * 4000 / 8  # that of numpy
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("storage", ["dense", "packed"])

@@ -15,7 +15,9 @@ import regrow
 from opened_files import change_header
 from regrow.files.checksum import check_metadata, check_tensors, sealed
 from regrow.files.format import read
-from tests.fixtures.format_2.write import FOLDER, make_mixed
+from tests.fixtures.format_2.write import make_mixed
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 
 @pytest.fixture(scope="module")
@@ -89,26 +91,31 @@ def test_a_checksum_that_is_gone_is_missed(path: Path, tmp_path: Path):
     other = tmp_path / "m.safetensors"
     other.write_bytes(path.read_bytes().replace(b'"checksum"', b'"checksun"'))
     assert is_refused(regrow.describe, other)
-    other.write_bytes(path.read_bytes().replace(b'"regrow":"3"', b'"regrow":"2"'))
+    other.write_bytes(path.read_bytes().replace(b'"regrow":"4"', b'"regrow":"2"'))
     assert is_refused(regrow.describe, other)
 
 
-def test_files_of_the_format_before_load_for_ever():
-    content = torch.load(FOLDER / "mixed.pt", weights_only=True)
-    model = make_mixed()
-    masks = regrow.load(FOLDER / "mixed.safetensors", model)
-    for found, expected in ((masks, content["masks"]), (dict(model.state_dict()), content["model"])):
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
-    with safe_open(FOLDER / "mixed.safetensors", framework="pt") as file:
-        assert (file.metadata()["regrow"], file.metadata().get("checksum")) == ("2", None)
+@pytest.mark.parametrize(("format", "is_sealed"), [("2", False), ("3", True)])
+def test_files_of_formats_before_load_for_ever(format: str, is_sealed: bool, tmp_path: Path):
+    path = FIXTURES / f"format_{format}" / "mixed.safetensors"
+    with safe_open(path, framework="pt") as file:
+        assert (file.metadata()["regrow"], "checksum" in file.metadata()) == (format, is_sealed)
+    content = torch.load(path.with_suffix(".pt"), weights_only=True)
+    regrow.export(path, tmp_path / "now.safetensors", "sparse")
+    for written in (path, tmp_path / "now.safetensors"):
+        model = make_mixed()
+        masks = regrow.load(written, model)
+        for found, expected in ((masks, content["masks"]), (dict(model.state_dict()), content["model"])):
+            assert found.keys() == expected.keys()
+            assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+    assert regrow.describe(path).layers == regrow.describe(tmp_path / "now.safetensors").layers
 
 
 def test_a_newer_format_says_what_to_do(path: Path, tmp_path: Path):
     newer = tmp_path / "m.safetensors"
     newer.write_bytes(path.read_bytes())
-    change_header(newer, lambda header: header["__metadata__"].update(regrow="4"))
-    with pytest.raises(ValueError, match="its format is 4 and this version of regrow reads 2 and 3"):
+    change_header(newer, lambda header: header["__metadata__"].update(regrow="5"))
+    with pytest.raises(ValueError, match="its format is 5 and this version of regrow reads 2, 3 and 4"):
         regrow.describe(newer)
 
 

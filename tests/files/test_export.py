@@ -116,7 +116,8 @@ def test_the_description_length_is_told_beside_the_length(tmp_path: Path):
     told = regrow.describe(tmp_path / "m.safetensors")
     assert (told.num_parameters, told.num_positions) == (4 + 2, 8)
     assert told.description_length == (6 * 32 + 8) // 8
-    assert told.num_bytes == told.num_header_bytes + told.description_length  # float32 throughout: only names are added
+    assert told.num_position_bytes == 2  # 8 positions, and one more bit
+    assert told.num_bytes == told.num_header_bytes + 6 * 4 + 2  # float32 throughout: only names are added
 
 
 @pytest.mark.parametrize(

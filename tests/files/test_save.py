@@ -1,7 +1,8 @@
-"""Small files: what is saved comes back bit for bit, and takes little more than its description length."""
+"""Small files: what is saved comes back bit for bit, and takes little more than its values and their entropy."""
 
 import json
 import warnings
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import regrow
 from regrow.files.format import pick, read, write
+from regrow.files.positions import entropy
 from regrow.lab.models import build
 
 
@@ -34,20 +36,21 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_file_holds_values_and_one_bit_per_position(tmp_path: Path):
+def test_a_file_holds_values_and_the_gaps_between_them(tmp_path: Path):
     layer = nn.Linear(4, 2, bias=False)
     layer.weight.data = torch.tensor([[0.0, 1.5, 0.0, 0.0], [2.5, 0.0, 0.0, -3.0]])
     regrow.save(tmp_path / "m.safetensors", layer)
     stored = load_file(tmp_path / "m.safetensors")
-    assert stored.keys() == {"values:float32", "masks"}
+    assert stored.keys() == {"values:float32", "positions"}
     assert stored["values:float32"].tolist() == [1.5, 2.5, -3.0]
-    assert stored["masks"].tolist() == [0b10010010]
+    assert stored["positions"].tolist() == [0b10010010, 1]  # gaps of 1 2 2 0, in unary
 
 
 def test_tensors_lie_one_after_the_other_and_the_metadata_says_which(tmp_path: Path):
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1), nn.BatchNorm1d(1, affine=False))
     model[0].weight.data = torch.tensor([[0.0, 1.5, 0.0], [2.5, 0.0, 0.0]])
     model[1].weight.data = torch.tensor([[0.0, -3.0]])
+    model[2].register_parameter("scale", nn.Parameter(torch.tensor([40.0])))
     model[0].bias.data, model[1].bias.data = torch.tensor([10.0, 11.0]), torch.tensor([20.0])
     model[2].running_mean.fill_(30.0)
     regrow.save(tmp_path / "m.safetensors", model)
@@ -56,14 +59,24 @@ def test_tensors_lie_one_after_the_other_and_the_metadata_says_which(tmp_path: P
         stored = {key: file.get_tensor(key).tolist() for key in file.keys()}  # noqa: SIM118
     assert told["kinds"] == [
         {"weight": "values:float32", "bias": "dense:float32"},
-        {"running_mean": "dense:float32", "running_var": "dense:float32", "num_batches_tracked": "dense:int64"},
+        {
+            "scale": "dense:float32",
+            "running_mean": "buffers:float32",
+            "running_var": "buffers:float32",
+            "num_batches_tracked": "buffers:int64",
+        },
     ]
-    assert told["modules"] == {"0.": [0, [[2, 3], 2], [2]], "1.": [0, [[1, 2], 1], [1]], "2.": [1, [1], [1], []]}
+    assert told["modules"] == {
+        "0.": [0, [[2, 3], 2, 0, 1], [2]],  # two values, whose positions have parameter 0 and take a byte
+        "1.": [0, [[1, 2], 1, 0, 1], [1]],
+        "2.": [1, [1], [1], [1], []],
+    }
     assert stored == {
         "values:float32": [1.5, 2.5, -3.0],
-        "masks": [0b001010, 0b10],
-        "dense:float32": [10.0, 11.0, 20.0, 30.0, 1.0],
-        "dense:int64": [0],
+        "positions": [0b1001010, 0b110],
+        "dense:float32": [10.0, 11.0, 20.0, 40.0],
+        "buffers:float32": [30.0, 1.0],
+        "buffers:int64": [0],
     }
 
 
@@ -91,20 +104,54 @@ def test_training_can_go_on_from_a_file(tmp_path: Path):
         regrow.load(tmp_path / "m.safetensors", fresh)
 
 
-@pytest.mark.parametrize(("network", "sparsity"), [("wrn_28_2", 0.9), ("wrn_28_2", 0.8), ("lenet_300_100", 0.9)])
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+
+
+NETWORKS = {"mlp": mlp, **{name: partial(build, name) for name in ("lenet_300_100", "wrn_28_2")}}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("sparsity", [0.9, 0.95, 0.99])
 @pytest.mark.parametrize("storage", ["dense", "packed"])
-def test_the_file_is_within_1_percent_of_the_description_length(
+def test_a_file_is_within_a_tenth_of_its_values_and_the_entropy_of_positions(
     network: str, sparsity: float, storage: str, tmp_path: Path
 ):
-    model = build(network)
+    model = NETWORKS[network]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     sparse = regrow.attach(model, optimizer, regrow.DSR(sparsity=sparsity), storage=storage)
     regrow.save(tmp_path / "m.safetensors", model, sparse)
+    others = {name: p for name, p in NETWORKS[network]().state_dict().items() if name not in sparse.masks()}
+    values = 4 * sparse.active + sum(tensor.nbytes for tensor in others.values())
+    least = sum(entropy(prod(layer.shape), layer.active) for layer in sparse.layers) / 8
     told = regrow.describe(tmp_path / "m.safetensors")
-    positions = sum(prod(layer.shape) for layer in sparse.layers)
-    others = sum(p.numel() for p in build(network).state_dict().values()) - positions
-    assert told.description_length == -(-(32 * (sparse.active + others) + positions) // 8)
-    assert told.description_length < told.num_bytes < 1.01 * told.description_length
+    assert told.num_bytes < 1.1 * (values + least) + 2048
+    assert told.num_bytes == values + told.num_position_bytes + told.num_header_bytes
+    assert told.entropy_of_positions == pytest.approx(least)
+    assert least < told.num_position_bytes < 1.03 * least
+
+
+@pytest.mark.parametrize("name", ["RigL", "DSR"])
+def test_layers_that_are_dense_or_nearly_take_no_room_for_positions(name: str, tmp_path: Path):
+    model = build("lenet_300_100")
+    method = regrow.METHODS[name](sparsity=0.8, distribution={"fc2.weight": 0.0, "fc3.weight": 0.02})
+    sparse = regrow.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), method)
+    regrow.save(tmp_path / "m.safetensors", model, sparse)
+    with safe_open(tmp_path / "m.safetensors", framework="pt") as file:
+        modules = json.loads(file.metadata()["modules"])
+    (_, dense, _, num_dense), (_, nearly, _, num_nearly) = modules["fc2."][1], modules["fc3."][1]
+    assert (dense, nearly) == (30_000, 980)
+    assert num_dense <= 10
+    assert num_nearly <= 25
+    assert same(regrow.load_tensors(tmp_path / "m.safetensors"), dict(model.state_dict()))
+
+
+def test_the_description_length_counts_numbers_and_positions(tmp_path: Path):
+    model, sparse = trained(regrow.DSR(sparsity=0.8))
+    regrow.save(tmp_path / "m.safetensors", model, sparse)
+    told = regrow.describe(tmp_path / "m.safetensors")
+    others = sum(p.numel() for p in model.state_dict().values()) - 810
+    assert told.description_length == -(-(32 * (162 + others) + 810) // 8)
 
 
 def test_layers_are_told_in_the_order_of_the_network(tmp_path: Path):
@@ -133,7 +180,21 @@ def test_describe_reads_no_weights(tmp_path: Path):
     assert told.made_by["step"] == "3"
     assert told.made_by["method"].startswith("DSR(sparsity=0.8")
     assert told.num_bytes == (tmp_path / "m.safetensors").stat().st_size
-    assert "0.weight" in str(told)
+    assert told.num_buffers == 30 + 30 + 1
+
+
+def test_a_description_begins_with_lengths_and_wraps_what_made_it(tmp_path: Path):
+    model, sparse = trained(regrow.DSR(sparsity=0.8))
+    regrow.save(tmp_path / "m.safetensors", model, sparse)
+    length = (tmp_path / "m.safetensors").stat().st_size
+    first, second, third, head, *layers = str(regrow.describe(tmp_path / "m.safetensors")).splitlines()
+    assert first == f"{length:,} bytes, 320 numbers (of which 61 are buffers), step 3, torch {torch.__version__}"
+    assert second.startswith("DSR(sparsity=0.8, period=100, ")
+    assert third.startswith("    ")
+    assert max(map(len, (second, third))) <= 100
+    assert " ".join([second, third.strip()]) == repr(sparse.method)
+    assert head.split() == ["layer", "shape", "weights", "active", "sparsity"]
+    assert [line.split()[0] for line in layers] == ["0.weight", "3.weight", "total"]
 
 
 def test_tied_weights_are_stored_once_and_come_back_tied(tmp_path: Path):
@@ -281,6 +342,12 @@ def test_a_checkpoint_of_torch_is_told_as_one(is_new: bool, tmp_path: Path):
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "m.pt", _use_new_zipfile_serialization=is_new)
     with pytest.raises(ValueError, match=r"m\.pt .* looks like a checkpoint of torch; use torch\.load"):
         regrow.load(tmp_path / "m.pt", nn.Linear(2, 2))
+
+
+def test_a_file_of_another_program_is_told_as_one(tmp_path: Path):
+    save_file(nn.Linear(2, 2).state_dict(), tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match=r"not written by regrow\.save; use safetensors\.torch\.load_file"):
+        regrow.load(tmp_path / "m.safetensors", nn.Linear(2, 2))
 
 
 def averaged(model: nn.Module) -> nn.Module:

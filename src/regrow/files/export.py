@@ -12,7 +12,8 @@ from torch import Tensor
 
 from regrow.core.names import suggest
 from regrow.files.atomic import write_atomically
-from regrow.files.format import Content, pick, read, write
+from regrow.files.format import pick, read, write
+from regrow.files.stored import Content
 from regrow.methods import METHODS
 
 _ENDINGS = {".safetensors": "dense", ".pt": "state_dict", ".pth": "state_dict", ".onnx": "onnx"}
@@ -131,7 +132,7 @@ def _write_sparse(out: Path, content: Content) -> None:
     ties = _ties(content.state)
     plain = {name: t for name, t in content.state.items() if name not in ties and name not in content.masks}
     parts = {name: pick(content.state[name], mask) for name, mask in content.masks.items()}
-    write(out, plain, parts, aliases=ties, made_by=content.made_by)
+    write(out, plain, parts, aliases=ties, made_by=content.made_by, buffers=content.buffers)
 
 
 def _ties(state: Mapping[str, Tensor]) -> dict[str, str]:

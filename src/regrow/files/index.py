@@ -1,19 +1,21 @@
 """What a small file says of itself: which tensors lie in which of its entries, without repetition, and what made it.
 
 Modules of one kind have the same tensors in the same entries. A kind is told once, {tensor: entry}; each module is its
-prefix, with the number of its kind and the shapes of its tensors, and for sparse ones how many values they have. All
-this is JSON in the metadata of the file:
+prefix, with the number of its kind and the shapes of its tensors, and for sparse ones how many values they have, and
+the parameter and the length in bytes of the code of their positions. All this is JSON in the metadata of the file:
 
 >>> pieces = {
-...     "fc.weight": Piece("values:float32", (10, 4), 6),
+...     "fc.weight": Piece("values:float32", (10, 4), 6, CodeInfo(2, 4)),
 ...     "fc.bias": Piece("dense:float32", (10,)),
-...     "out.weight": Piece("values:float32", (2, 10), 3),
+...     "out.weight": Piece("values:float32", (2, 10), 3, CodeInfo(2, 2)),
 ...     "out.bias": Piece("dense:float32", (2,)),
 ... }
 >>> for key, text in encode(Index(pieces)).items():
 ...     print(key, text)
 kinds [{"weight":"values:float32","bias":"dense:float32"}]
-modules {"fc.":[0,[[10,4],6],[10]],"out.":[0,[[2,10],3],[2]]}
+modules {"fc.":[0,[[10,4],6,2,4],[10]],"out.":[0,[[2,10],3,2,2],[2]]}
+
+Formats before 4 had masks in the place of codes, a bit for each position, and told nothing of them.
 
 Reading checks it against itself; that it is true of the file is checked in `format`.
 """
@@ -22,9 +24,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
-DENSE, VALUES, MASKS = "dense:", "values:", "masks"
+from regrow.files.positions import is_long_enough
+
+DENSE, BUFFERS, VALUES, POSITIONS, MASKS = "dense:", "buffers:", "values:", "positions", "masks"
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _VALUES_OF = {VALUES + dtype for dtype in FLOATS}
 _MADE_BY = ("method", "step", "torch")
@@ -36,13 +40,24 @@ _LONG_NAME = 200
 _TOO_MANY = "it tells of more tensors than a file of its length can have"
 
 
+class CodeInfo(NamedTuple):
+    """What is said of the code of a tensor's positions, which lies elsewhere."""
+
+    parameter: int
+    num_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A tensor's part of an entry; `active` counts the values of a sparse one, which has a part of the masks too."""
+    """A tensor's part of an entry; `active` counts the values of a sparse one, which has positions, too.
+
+    These are a code, or in older files, where there is no `code`, a mask.
+    """
 
     entry: str
     shape: tuple[int, ...]
     active: int | None = None
+    code: CodeInfo | None = None
 
     @property
     def num_positions(self) -> int:
@@ -51,6 +66,12 @@ class Piece:
     @property
     def num_stored(self) -> int:
         return self.num_positions if self.active is None else self.active
+
+    @property
+    def num_position_bytes(self) -> int:
+        if self.active is None:
+            return 0
+        return -(-self.num_positions // 8) if self.code is None else self.code.num_bytes
 
 
 @dataclass(frozen=True)
@@ -67,8 +88,16 @@ class Index:
         for name, piece in self.pieces.items():
             entries.setdefault(piece.entry, {})[name] = piece.num_stored
             if piece.active is not None:
-                entries.setdefault(MASKS, {})[name] = -(-piece.num_positions // 8)
+                where = MASKS if piece.code is None else POSITIONS
+                entries.setdefault(where, {})[name] = piece.num_position_bytes
         return entries
+
+    def origins(self) -> dict[str, str]:
+        """All names of tensors, and under which one each is stored."""
+        return {name: name for name in self.pieces} | self.aliases
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: self.pieces[first].shape for name, first in self.origins().items()}
 
 
 def by_module(names: Iterable[str]) -> list[str]:
@@ -93,7 +122,7 @@ def encode(index: Index) -> dict[str, str]:
     rows: dict[str, list[object]] = {}
     for prefix, pieces in modules.items():
         kind = tuple((leaf, piece.entry) for leaf, piece in pieces.items())
-        cells = (p.shape if p.active is None else (p.shape, p.active) for p in pieces.values())
+        cells = (p.shape if p.active is None else (p.shape, p.active, *(p.code or ())) for p in pieces.values())
         rows[prefix] = [numbers.setdefault(kind, len(numbers)), *cells]
     told: dict[str, object] = {"kinds": [dict(kind) for kind in numbers], "modules": rows}
     if index.aliases:
@@ -148,18 +177,27 @@ def _split(name: str) -> tuple[str, str]:
 
 def _read_piece(name: str, entry: str, cell: Any) -> Piece:
     is_sparse = entry.startswith(VALUES)
-    shape, active = cell if is_sparse and isinstance(cell, list) and len(cell) == 2 else (cell, None)
+    shape, active, code = cell, None, []
+    if is_sparse and isinstance(cell, list) and len(cell) in (2, 4):
+        shape, active, *code = cell
     if not isinstance(shape, list) or len(shape) > 64 or not all(map(_is_count, shape)):
         raise ValueError(f"the shape of {name} makes no sense")
     if prod(max(size, 1) for size in shape) > _LARGEST:
         raise ValueError(f"{name} would have more positions than can be counted")
     if is_sparse and (not _is_count(active) or active > prod(shape)):
         raise ValueError(f"{name} would have more values than positions, or no number of them")
-    return Piece(entry, tuple(shape), active)
+    if not code:
+        return Piece(entry, tuple(shape), active)
+    parameter, num_bytes = code
+    if not (_is_count(parameter) and _is_count(num_bytes) and active is not None):
+        raise ValueError(f"what is said of the positions of {name} makes no sense")
+    if not is_long_enough(num_bytes, parameter, prod(shape), active):
+        raise ValueError(f"{name} would have more positions than {num_bytes:,} bytes can tell of")
+    return Piece(entry, tuple(shape), active, CodeInfo(parameter, num_bytes))
 
 
 def _is_entry(told: object) -> bool:
-    return isinstance(told, str) and (told.startswith(DENSE) or told in _VALUES_OF)
+    return isinstance(told, str) and (told.startswith((DENSE, BUFFERS)) or told in _VALUES_OF)
 
 
 def _is_count(told: object) -> TypeGuard[int]:

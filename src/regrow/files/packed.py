@@ -1,14 +1,12 @@
 """Packed models in files: the same files as those of dense storage, made without the dense tensors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regrow.core.names import unwrap
+from regrow.files.stored import Part, SparseTensor
 from regrow.sparsifier.steps import steps_of
 from regrow.storage.optimizer_state import state_like
 from regrow.storage.packed.layers import packed_slots
@@ -30,49 +28,12 @@ def keys_of_vectors(model: nn.Module) -> set[str]:
     return {key for name in names_of_vectors(model) for key in (name, mark_of(name))}
 
 
-def values_and_bits(slot: Slot) -> tuple[Tensor, Tensor]:
-    """The values of a layer in the order of the tensor's own indices, and a bit for each of its positions."""
+def pick_packed(slot: Slot) -> SparseTensor:
+    """What is to be stored of a packed layer."""
     slot.pack.check_belongs()
     positions, order = slot.places.logical().sort()
     values = slot.pack.split(slot.pack.values.detach())[slot.number].index_select(0, order)
-    return values.cpu(), bits_of(positions.cpu(), slot.layer.num_weights)
-
-
-def bits_of(positions: Tensor, num_positions: int) -> Tensor:
-    """A bit for each position, set for some ascending ones: 8 to a byte, the first in the lowest bit.
-
-    >>> bits_of(torch.tensor([0, 2, 9]), 12).tolist()
-    [5, 2]
-    """
-    bits = np.zeros(-(-num_positions // 8), dtype=np.uint8)
-    where, firsts = np.unique(positions.numpy() >> 3, return_index=True)
-    if len(where):
-        bits[where] = np.bitwise_or.reduceat((1 << (positions.numpy() & 7)).astype(np.uint8), firsts)
-    return torch.from_numpy(bits)
-
-
-def positions_in(bits: Tensor) -> Tensor:
-    """Which bits are set, ascending.
-
-    >>> positions_in(torch.tensor([5, 2], dtype=torch.uint8)).tolist()
-    [0, 2, 9]
-    """
-    where = np.flatnonzero(bits.numpy())
-    set_bits = np.unpackbits(bits.numpy()[where, None], axis=1, bitorder="little").astype(bool)
-    return torch.from_numpy((where[:, None] * 8 + np.arange(8))[set_bits])
-
-
-@dataclass(frozen=True)
-class Part:
-    """A sparse tensor as a file has it: values and positions in the order of its own indices."""
-
-    shape: tuple[int, ...]
-    values: Tensor
-    positions: Tensor
-
-    def dense(self) -> Tensor:
-        flat = self.values.new_zeros(prod(self.shape))
-        return flat.index_copy_(0, self.positions, self.values).view(self.shape)
+    return SparseTensor.of(tuple(slot.layer.shape), values.cpu(), positions.cpu())
 
 
 def fill(model: nn.Module, parts: Mapping[str, Part]) -> None:

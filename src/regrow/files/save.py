@@ -1,6 +1,7 @@
 """Small files of models: saved with the active values of their sparse layers only, loaded, described."""
 
 import os
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -12,8 +13,11 @@ from torch.nn.parameter import is_lazy
 
 from regrow.core.names import clean, unwrap
 from regrow.files.atomic import read_steadily
-from regrow.files.format import DTYPES, SparseTensor, bad, pick, read, read_index, read_parts, write
-from regrow.files.packed import Part, fill, keys_of_vectors, positions_in, values_and_bits
+from regrow.files.format import pick, read, read_index, read_stored, write
+from regrow.files.index import BUFFERS
+from regrow.files.packed import fill, keys_of_vectors, pick_packed
+from regrow.files.positions import entropy
+from regrow.files.stored import DTYPES, bad
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.sparsifier.steps import steps_of
 from regrow.sparsifier.summary import LayerInfo, summarise
@@ -28,8 +32,10 @@ class Description:
 
     layers: tuple[LayerInfo, ...]
     num_dense: int
+    num_buffers: int
     num_bytes: int
     num_header_bytes: int
+    num_position_bytes: int
     made_by: dict[str, str]
 
     @property
@@ -47,9 +53,17 @@ class Description:
         """In bytes: 32 bits for every number that is stored and a bit for every position."""
         return -(-(32 * self.num_parameters + self.num_positions) // 8)
 
+    @property
+    def entropy_of_positions(self) -> float:
+        """In bytes: the least that tells which positions are active, were all choices in each layer alike."""
+        return sum(entropy(prod(layer.shape), layer.active) for layer in self.layers) / 8
+
     def __str__(self) -> str:
-        made_by = [f"{key} {value}" for key, value in self.made_by.items()]
-        title = ", ".join([f"{self.num_bytes:,} bytes", f"{self.num_parameters:,} numbers", *made_by])
+        buffers = f" (of which {self.num_buffers:,} are buffers)" if self.num_buffers else ""
+        others = [f"{key} {value}" for key, value in self.made_by.items() if key != "method"]
+        first = ", ".join([f"{self.num_bytes:,} bytes", f"{self.num_parameters:,} numbers{buffers}", *others])
+        method = textwrap.wrap(self.made_by.get("method", ""), 100, subsequent_indent="    ")
+        title = "\n".join([first, *method])
         return summarise(title, list(self.layers)) if self.layers else title
 
 
@@ -58,8 +72,8 @@ def save(
 ) -> None:
     """Write a model with only the active values of its sparse layers.
 
-    Without a sparsifier whatever is not 0 counts as active, in every tensor that gets smaller that way. `values`:
-    "bfloat16" or "float32" to store active values with another precision than they have.
+    Without a sparsifier whatever is not 0 counts as active, in every tensor that gets smaller that way even with a bit
+    for each position. `values`: "bfloat16" or "float32" to store active values with another precision than they have.
     """
     if values is not None and values not in DTYPES:
         raise ValueError(f"values must be one of {', '.join(map(repr, DTYPES))} or None, got {values!r}")
@@ -69,9 +83,10 @@ def save(
         raise ValueError("the model is packed, but not by this sparsifier; pass the one that belongs to it")
     masks = _nonzeros(tensors) if sparse is None else {} if packed else _masks_of(sparse, tensors)
     parts = {name: pick(tensors.pop(name), mask) for name, mask in masks.items()}
-    parts |= {name: SparseTensor(tuple(slot.layer.shape), *values_and_bits(slot)) for name, slot in packed.items()}
+    parts |= {name: pick_packed(slot) for name, slot in packed.items()}
     made_by = {} if sparse is None else {"method": repr(sparse.method), "step": str(sparse.num_steps)}
-    write(path, tensors, parts, aliases=aliases, made_by=made_by, values=values)
+    buffers = {clean(name) for name, _ in unwrap(model).named_buffers(remove_duplicate=False)}
+    write(path, tensors, parts, aliases=aliases, made_by=made_by, buffers=buffers, values=values)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module) -> dict[str, Tensor]:
@@ -87,32 +102,27 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> dict[str, Tensor]:
         return {}
     if any(steps.rewirable for steps in steps_of(list(model.parameters()))):
         raise ValueError("the model is attached to a sparsifier; load first, then attach(..., start=masks)")
-    content = read(path)
-    own_names = _own_names(path, model.state_dict(), content.state)
+    stored = read_stored(path)
+    own_names = _own_names(path, model.state_dict(), stored.index.shapes())
+    content = stored.content()
     model.load_state_dict({own_names[name]: tensor for name, tensor in content.state.items()})
     return content.masks
 
 
 def _load_packed(path: str | os.PathLike[str], model: nn.Module) -> None:
-    stored = read_parts(path)
-    state = dict(stored.dense)
-    parts = {name: Part(own.shape, own.values, positions_in(own.bits)) for name, own in stored.sparse.items()}
-    for name, first in stored.index.aliases.items():
-        if first in parts:
-            parts[name] = parts[first]
-        else:
-            state[name] = state[first]
-    strange = set(parts) - set(packed_slots(model))
-    others: dict[str, Tensor | Part] = {**state, **{name: parts.pop(name) for name in strange}}
-    vectors = keys_of_vectors(model)
-    own_names = _own_names(path, {k: own for k, own in model.state_dict().items() if k not in vectors}, others)
-    state = {own_names[name]: other.dense() if isinstance(other, Part) else other for name, other in others.items()}
-    fill(model, parts)
+    stored = read_stored(path)
+    slots, vectors = packed_slots(model), keys_of_vectors(model)
+    origins, pieces = stored.index.origins(), stored.index.pieces
+    packed = [name for name, first in origins.items() if name in slots and pieces[first].active is not None]
+    shapes = {name: shape for name, shape in stored.index.shapes().items() if name not in packed}
+    own_names = _own_names(path, {k: own for k, own in model.state_dict().items() if k not in vectors}, shapes)
+    state = {own_names[name]: stored.tensor(origins[name]) for name in shapes}
+    fill(model, {name: stored.part(origins[name]) for name in packed})
     model.load_state_dict(state, strict=False)
 
 
 def _own_names(
-    path: str | os.PathLike[str], own: Mapping[str, Tensor], given: Mapping[str, Tensor | Part]
+    path: str | os.PathLike[str], own: Mapping[str, Tensor], given: Mapping[str, tuple[int, ...]]
 ) -> dict[str, str]:
     """What a model calls that which a file has; refused, before anything is filled, if they are not alike."""
     names = {clean(key): key for key in own}
@@ -120,9 +130,9 @@ def _own_names(
     wrong += [f"the model has no {name} of its own" for name in given if name not in names]
     shapes = {name: tuple(own[key].shape) for name, key in names.items() if not is_lazy(own[key])}
     wrong += [
-        f"{name} has shape {tuple(given[name].shape)}, in the model {shape}"
+        f"{name} has shape {given[name]}, in the model {shape}"
         for name, shape in shapes.items()
-        if name in given and tuple(given[name].shape) != shape
+        if name in given and given[name] != shape
     ]
     if wrong:
         others = f", and {len(wrong) - 3} more like that" if len(wrong) > 3 else ""
@@ -147,10 +157,18 @@ def _describe(path: str | os.PathLike[str]) -> Description:
         for name, piece in index.pieces.items()
         if piece.active is not None
     ]
-    num_dense = sum(piece.num_stored for piece in index.pieces.values() if piece.active is None)
+    pieces = index.pieces.values()
     with Path(path).open("rb") as raw:
         num_header_bytes = 8 + int.from_bytes(raw.read(8), "little")
-    return Description(tuple(layers), num_dense, Path(path).stat().st_size, num_header_bytes, index.made_by)
+    return Description(
+        tuple(layers),
+        num_dense=sum(piece.num_stored for piece in pieces if piece.active is None),
+        num_buffers=sum(piece.num_stored for piece in pieces if piece.entry.startswith(BUFFERS)),
+        num_bytes=Path(path).stat().st_size,
+        num_header_bytes=num_header_bytes,
+        num_position_bytes=sum(piece.num_position_bytes for piece in pieces),
+        made_by=index.made_by,
+    )
 
 
 def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:

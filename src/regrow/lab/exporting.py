@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import regrow
 from regrow.files.export import check_place, choose_format, export_content
-from regrow.files.format import Content
 from regrow.files.onnx import check_packages
+from regrow.files.stored import Content
 from regrow.lab.config import Config
 from regrow.lab.models import Inputs, sparse_layers
 from regrow.lab.run.folder import BadRun, RunFolder

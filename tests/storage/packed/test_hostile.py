@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import regrow
 from opened_files import opened
+from regrow.files.positions import code_of
 from regrow.kernels.cpu.conv import conv_backward
 from regrow.kernels.cpu.densify import densify
 from regrow.kernels.cpu.linear import linear_backward
@@ -87,8 +89,9 @@ def rename_a_layer(file):
 
 
 def add_a_sparse_stranger(file):
-    file.add("3.weight", "values:float32", [[80, 100], 0])
-    file.entries["masks"] = torch.cat([file.entries["masks"], torch.zeros(1000, dtype=torch.uint8)])
+    code = code_of(np.zeros(0, dtype=np.int64), 8000)
+    file.add("3.weight", "values:float32", [[80, 100], 0, code.parameter, len(code.content)])
+    file.entries["positions"] = torch.cat([file.entries["positions"], torch.from_numpy(code.content)])
 
 
 SPOILT = [add_the_vector, change_a_bias, tie_to_nothing, add_a_stranger, rename_a_layer, add_a_sparse_stranger]

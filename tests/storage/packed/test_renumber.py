@@ -10,7 +10,6 @@ from regrow.core.first_topology import random_places
 from regrow.core.row import cut_into_chunks
 from regrow.core.selections import Listed, draw_free, is_active
 from regrow.core.units import Layer, cut
-from regrow.files.packed import bits_of, positions_in
 from regrow.storage.packed.growth import best_free
 from regrow.storage.packed.places import IndexedPlaces, places_of_stored, places_of_units
 from regrow.storage.packed.renumber import column_order, exchange, first_free, move, renumber
@@ -75,14 +74,6 @@ def test_exchanging_is_what_sets_do(before, data):
 def test_the_first_free_places(active, count):
     expected = [place for place in range(60) if place not in active][:count]
     assert first_free(torch.tensor(sorted(active), dtype=torch.int64), count).tolist() == expected
-
-
-@given(st.sets(st.integers(0, 200)))
-def test_bits_and_positions_say_the_same(positions):
-    given_ = torch.tensor(sorted(positions), dtype=torch.int64)
-    bits = bits_of(given_, 201)
-    assert len(bits) == 26
-    assert torch.equal(positions_in(bits), given_)
 
 
 @given(st.data())
