@@ -36,9 +36,25 @@ def export_run(path: Path, out: str | os.PathLike[str], format: str | None = Non
 
 
 def _content(folder: RunFolder, config: Config) -> Content:
-    masks = folder.read_tensors("final_topology")
+    """What is in a run's folder, in the order of the network."""
+    outline = _outline(config)
+    order = {name: number for number, name in enumerate(outline.state_dict())}
+    state, masks = (
+        dict(sorted(folder.read_tensors(f"final_{what}").items(), key=lambda item: order.get(item[0], len(order))))
+        for what in ("weights", "topology")
+    )
     is_sparse = not all(bool(mask.all()) for mask in masks.values())
-    return Content(folder.read_tensors("final_weights"), masks if is_sparse else {}, _made_by(folder, config))
+    return Content(state, masks if is_sparse else {}, _made_by(folder, config), _buffers_of(outline))
+
+
+def _outline(config: Config) -> nn.Module:
+    """The network without its values, to know its names, which no data set need be opened for."""
+    with torch.device("meta"):
+        return config.model.build(config.data.inputs or config.model.usual, 1.0)
+
+
+def _buffers_of(model: nn.Module) -> set[str]:
+    return {name for name, _ in model.named_buffers(remove_duplicate=False)}
 
 
 def _made_by(folder: RunFolder, config: Config) -> dict[str, str]:
@@ -49,8 +65,8 @@ def _made_by(folder: RunFolder, config: Config) -> dict[str, str]:
 
 
 def _expanded(folder: RunFolder, config: Config) -> Content:
-    state: dict[str, Tensor] = dict(_network(folder, config, _inputs_of(config)).state_dict())
-    return Content(state, {}, _made_by(folder, config))
+    model = _network(folder, config, _inputs_of(config))
+    return Content(dict(model.state_dict()), {}, _made_by(folder, config), _buffers_of(model))
 
 
 def _inputs_of(config: Config) -> Inputs:

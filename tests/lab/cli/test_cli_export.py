@@ -54,6 +54,7 @@ def test_describe_tells_the_description_length(small_file: Path):
     assert "description length: 13 bytes" in said  # 3 values of 4 bytes, and 8 bits
     ratio = small_file.stat().st_size / 13
     assert f"the file is {ratio:.4f} times as long" in said
+    assert "and 2 are positions, whose entropy is 1" in said  # 9 bits, and one of 56 ways to choose 3 of 8
 
 
 def test_a_file_is_exported_by_the_ending_or_the_format(small_file: Path):
@@ -100,7 +101,13 @@ def test_a_run_becomes_a_small_file_and_that_the_same_dense_one(run_small: RunSm
     topology = load_file(run / "final_topology.safetensors")
     assert masks.keys() == topology.keys()
     assert all(torch.equal(masks[key], topology[key]) for key in topology)
-    made_by = library.describe(tmp_path / "small.safetensors").made_by
+    told = library.describe(tmp_path / "small.safetensors")
+    assert [layer.name for layer in told.layers] == ["fc1.weight", "fc2.weight", "fc3.weight"]
+    network = build("lenet_300_100")
+    assert told.num_buffers == sum(buffer.numel() for buffer in network.buffers())
+    num_sparse = 0.9 * sum(layer.weight.numel() for layer in (network.fc1, network.fc2, network.fc3))
+    assert told.num_parameters - told.num_buffers == sum(p.numel() for p in network.parameters()) - num_sparse
+    made_by = told.made_by
     assert made_by["method"].startswith("DSR(sparsity=0.9, period=4")
     assert made_by["step"] == "20"
 

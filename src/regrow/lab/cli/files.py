@@ -75,5 +75,6 @@ def _compare(told: "Description") -> str:
     return (
         f"description length: {told.description_length:,} bytes, which is 32 bits for each of {told.num_parameters:,} "
         f"numbers and 1 bit for each of {told.num_positions:,} positions\n"
-        f"the file is {ratio:.4f} times as long; {told.num_header_bytes:,} of its bytes are names and shapes"
+        f"the file is {ratio:.4f} times as long; {told.num_header_bytes:,} of its bytes are names and shapes, and "
+        f"{told.num_position_bytes:,} are positions, whose entropy is {told.entropy_of_positions:,.0f}"
     )
