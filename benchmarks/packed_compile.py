@@ -3,10 +3,11 @@
     python -m benchmarks.packed_compile [--device cpu|cuda] [--width 64] [--depth 2] [--batch 4] [--context 64]
 
 `DSR` with the same sparsity on both sides, AdamW, on a GPU in bfloat16. The sides take turns in blocks, and medians
-count; no rewiring is due in them. `x masked` is the ratio to the masked step of the same mode. `beside` is what is held
-between steps and the most that a step allocates, without what a step of the dense network takes for activations, in
-bytes for each position that may be active; `bound` is what values, gradient, optimizer state, index and one dense layer
-take. `breaks` counts what interrupts the graph of the model, `recompiles` what 20 rewirings compile anew.
+count; no rewiring is due in them. `x masked` is the ratio to the masked step of the same mode. `beside` is what is
+held between steps, and what a step allocates beyond one of the dense network that drops each gradient as soon as it
+is there and so keeps activations alone, in float32, in bytes for each position that may be active; `bound` is what
+values, gradient, optimizer state, index and one dense layer take. `breaks` counts what interrupts the graph of the
+model, `recompiles` what 20 rewirings compile anew.
 """
 
 import argparse
@@ -67,6 +68,7 @@ class Training:
     def __init__(self, arguments: argparse.Namespace, storage: str | None, mode: str, period: int = NEVER) -> None:
         torch.manual_seed(0)
         self.device = torch.device(arguments.device)
+        self.is_mixed = self.device.type == "cuda"
         self.model = ByteGPT(arguments.width, arguments.depth, arguments.context).to(self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.text = torch.randint(256, (arguments.batch, arguments.context + 1), device=self.device)
@@ -76,7 +78,7 @@ class Training:
         self.forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if mode == "compiled" else self.model
 
     def step(self) -> None:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_mixed):
             logits = self.forward(self.text[:, :-1])
             loss = cross_entropy(logits.flatten(0, 1), self.text[:, 1:].flatten())
         loss.backward()
@@ -95,10 +97,16 @@ class Training:
         return extra + sum(tensor.nbytes for tensor in tensors)
 
     def peak(self) -> int:
-        """The most that a step allocates."""
+        """The most that a step in float32 allocates."""
+        self.is_mixed = False
         for _ in range(2):
             self.step()
         return peak_allocated_bytes(self.step, self.device)
+
+    def drop_gradients(self) -> None:
+        """Let each go as soon as it is there."""
+        for parameter in self.model.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda own: setattr(own, "grad", None))
 
 
 def times(arguments: argparse.Namespace, mode: str) -> dict[str, float]:
@@ -123,12 +131,12 @@ def memory(arguments: argparse.Namespace, mode: str, storage: str) -> tuple[floa
     peak, held = training.peak(), training.held()
     del training
     plain = Training(arguments, None, mode)
-    gradients = sum(parameter.nbytes for parameter in plain.model.parameters())
-    others = gradients - 4 * everything
-    activations = plain.peak() - gradients
+    plain.drop_gradients()
+    others = sum(parameter.nbytes for parameter in plain.model.parameters()) - 4 * everything
+    of_step = max(peak - plain.peak() - others, 0)
     index = 8 if arguments.device == "cpu" else 4
     bound = (16 + index) * num_active + 4 * max(sizes) if storage == "packed" else 17 * everything
-    return (peak - activations + held - 4 * others) / everything, bound / everything
+    return (held - 3 * others + of_step) / everything, bound / everything
 
 
 def graphs(arguments: argparse.Namespace, storage: str) -> tuple[int, int]:

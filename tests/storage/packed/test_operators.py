@@ -242,3 +242,37 @@ def test_in_inference_mode():
     compiled, x = torch.compile(packed, backend="aot_eager", fullgraph=True), torch.randn(3, 12).double()
     with torch.inference_mode():
         assert torch.equal(compiled(x), packed(x))
+
+
+def test_operators_give_what_they_promised_also_where_autocast_is_on_in_the_backward_pass():
+    """A compiled graph would read, and write, beyond the end of a tensor that is shorter than it was told."""
+    training = Training(METHODS["SET"])
+    slot = packed_slots(training.model)["1.up.weight"]
+    values, stub, where = (tensor.detach() for tensor in slot.for_compiler())
+    x, dy = torch.randn(8, 16), torch.randn(8, 32)
+    y = torch.ops.regrow.packed_layer(x, values, stub, None, where, [32], False)
+    with torch.autocast("cpu", torch.bfloat16):
+        dx, dvalues = torch.ops.regrow.packed_layer_backward(dy, x, values, len(stub), where, [32], [True, True])
+        weight = torch.ops.regrow.packed_weight(values, stub, where, [32, 16], False)
+        of_weight = torch.ops.regrow.packed_weight_backward(torch.randn(32, 16), len(stub), where)
+    assert {tensor.dtype for tensor in (y, dx, dvalues, weight, of_weight)} == {torch.float32}
+    assert (y.shape, dx.shape, dvalues.shape) == (dy.shape, x.shape, (slot.places.count,))
+
+
+def test_a_compiled_network_whose_backward_pass_is_under_autocast_learns_as_it_does_eagerly():
+    def losses(compiles):
+        training = Training(METHODS["SET"])
+        forward = torch.compile(training.model) if compiles else training.model
+        found = []
+        with torch.autocast("cpu", torch.bfloat16):
+            for _ in range(20):
+                loss = cross_entropy(forward(training.x).float(), training.labels)
+                loss.backward()
+                training.optimizer.step()
+                training.optimizer.zero_grad()
+                found.append(loss.item())
+        return found
+
+    eagerly, compiled = losses(False), losses(True)
+    assert compiled[-1] < 0.8 * compiled[0]
+    assert compiled == pytest.approx(eagerly, rel=0.1, abs=0.02)

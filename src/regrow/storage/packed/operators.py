@@ -90,7 +90,7 @@ def _layer(
     slot, convolution = _slot(where, learns), _convolution(how)
     own = slot.share(values).to(x.dtype)
     y = forward(slot, x, own, bias, convolution, way_of(slot, x, own, bias, convolution))
-    return y.contiguous(memory_format=_format(x))
+    return _as(x, y)
 
 
 def _fake_layer(
@@ -124,7 +124,7 @@ def _layer_backward(
     dx, dvalues = backward(slot, x, own, dy, convolution, way_of(slot, x, own, None, convolution), wanted)
     nothing = values.new_empty(0)
     return (
-        x.new_empty(0) if dx is None else dx.contiguous(memory_format=_format(x)),
+        x.new_empty(0) if dx is None else _as(x, dx),
         nothing if dvalues is None else dvalues.to(values.dtype),
     )
 
@@ -140,6 +140,11 @@ def _fake_layer_backward(
 ) -> tuple[Tensor, Tensor]:
     dx = torch.empty_like(x, memory_format=_format(x)) if needs[0] else x.new_empty(0)
     return dx, values.new_empty(size if needs[1] else 0)
+
+
+def _as(x: Tensor, y: Tensor) -> Tensor:
+    """A result as the compiler was told it would be; autocast, if it is on in a backward pass, makes another of it."""
+    return y.to(x.dtype).contiguous(memory_format=_format(x))
 
 
 def _format(x: Tensor) -> torch.memory_format:
@@ -189,7 +194,7 @@ def _fake_weight(values: Tensor, stub: Tensor, where: Tensor, shape: Sequence[in
 
 def _weight_backward(gradient: Tensor, size: int, where: Tensor) -> Tensor:
     slot = _slot(where)
-    return collect(slot, gradient, _use(slot))
+    return collect(slot, gradient, _use(slot)).to(gradient.dtype)
 
 
 def _fake_weight_backward(gradient: Tensor, size: int, where: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class Pack:
         self, holder: dict[str, nn.Parameter | None], name: str, places: Sequence[Places], choices: Choices
     ) -> None:
         self.name = name
-        self.places = list(places)
+        self._hold(places)
         self.choices = choices
         self.searches = [Search() for _ in self.places]
         self.num_takes = 0
@@ -68,14 +68,11 @@ class Pack:
         """Let the module have no values any more."""
         self._holder = {self.name: self._holder.pop(self.name)}
 
-    @property
-    def counts(self) -> list[int]:
-        return [places.count for places in self.places]
-
-    @property
-    def starts(self) -> list[int]:
-        """Where the values of each layer begin."""
-        return list(accumulate(self.counts, initial=0))[:-1]
+    def _hold(self, places: Sequence[Places]) -> None:
+        """Have these places; with how many values each layer has and where they begin, which is asked all the time."""
+        self.places = list(places)
+        self.counts = [own.count for own in self.places]
+        self.starts = list(accumulate(self.counts, initial=0))[:-1]
 
     def split(self, tensor: Tensor) -> Sequence[Tensor]:
         """A vector like the values as one view per layer."""
@@ -115,14 +112,14 @@ class Pack:
         """Follow the values to another device."""
         device = self.values.device
         if self.places[0].device != device:
-            self.places = [places.to(device) for places in self.places]
+            self._hold([places.to(device) for places in self.places])
 
     def take(self, places: Sequence[Places]) -> None:
         """Take over other places for as many values; in the same memory where nothing changes in size."""
         self.num_takes += 1
-        has_moved = [new.count for new in places] != self.counts
-        self.places = [overwrite(old, new) for old, new in zip(self.places, places, strict=True)]
-        if has_moved:
+        counts = self.counts
+        self._hold([overwrite(old, new) for old, new in zip(self.places, places, strict=True)])
+        if self.counts != counts:
             self._made_for, self._pieces = (), ()
             self.make_stubs()
         self._mark = None

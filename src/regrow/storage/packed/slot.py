@@ -49,7 +49,8 @@ class Slot:
 
     def share(self, values: Tensor) -> Tensor:
         """What belongs to this layer of a vector like the values, outside of autograd."""
-        return self.pack.split(values.detach())[self.number]
+        start = self.pack.starts[self.number]
+        return values.detach()[start : start + self.pack.counts[self.number]]
 
     def for_compiler(self) -> tuple[Tensor, Tensor, Tensor]:
         """All values, what stands for those of this layer, and the numbers by which operators find it."""
