@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from regrow.lab.config import Config, make_config
 from regrow.lab.config.paper import Settings, merge
-from regrow.lab.report.labels import family, label, shared_departures
+from regrow.lab.report.labels import family, label, shared_departures, usual_departures
 from regrow.lab.report.reference import reference_for
 from regrow.methods.method import METHODS
 
@@ -30,12 +30,22 @@ def called(**settings: Any) -> str:
         ({"method": {"name": "DSR", "granularity": "kernel"}}, "DSR, kernels"),
         ({"method": {"name": "DSR", "until": 50}}, "DSR, rewiring until epoch 50 of 100"),
         ({"method": {"name": "DSR", "until": None}}, "DSR, rewiring to the end"),
-        ({"method": {"name": "DSR", "prune": 300}}, "DSR, prune=300"),
+        ({"method": {"name": "DSR", "prune": 300}}, "DSR, prune 300"),
         ({"method": {"name": "SET", "distribution": "erk"}}, "SET, ERK"),
         ({"method": {"name": "DeepR", "scope": "network"}}, "DeepR, across layers"),
         ({"method": "RigL", "precision": "bfloat16"}, "RigL, bfloat16"),
         ({"method": {"name": "RigL", "fraction": 0.3}}, "RigL"),
-        ({"method": "SET", "optimizer": {"momentum": 0.8}}, "SET, momentum=0.8"),
+        ({"method": "SET", "optimizer": {"momentum": 0.8}}, "SET, momentum 0.8"),
+        ({"method": "SET", "optimizer": {"lr": 0.05}}, "SET, lr 0.05"),
+        ({"method": "SET", "optimizer": {"lr": {0: 0.1, 30: 0.01}}}, "SET, lr 0.1 then 0.01 from epoch 30"),
+        ({"method": {"name": "SET", "period": "2 epochs"}}, "SET, period 2 epochs"),
+        ({"method": {"name": "SET", "distribution": {"fc1*": 0.5}}}, "SET, distribution 0.5 in fc1*"),
+        ({"method": "SET", "batch_size": 50, "clip": 1.0}, "SET, batch size 50, clip 1"),
+        ({"method": "SET", "optimizer": {"nesterov": False}}, "SET, nesterov off"),
+        (
+            {"method": "SET", "optimizer": {"name": "AdamW", "betas": [0.9, 0.95], "lr": 0.002}},
+            "SET, AdamW, betas 0.9/0.95, lr 0.002",
+        ),
     ],
 )
 def test_a_label_is_the_papers_name_and_what_departs_from_the_paper(settings: Settings, expected: str) -> None:
@@ -52,7 +62,7 @@ def test_a_label_is_the_papers_name_and_what_departs_from_the_paper(settings: Se
             {"topology": "final", "run": {"method": {"name": "DSR", "granularity": "kernel"}}},
             "(DSR, kernels) topology, fresh weights",
         ),
-        ({"topology": "final", "run": {"method": "DSR", "seed": 3}}, "(DSR, seed=3) topology, fresh weights"),
+        ({"topology": "final", "run": {"method": "DSR", "seed": 3}}, "(DSR, seed 3) topology, fresh weights"),
         ({"weights": "initial", "run": {"method": "Dense"}}, "Static, random topology, initial weights of Full dense"),
     ],
 )
@@ -69,7 +79,7 @@ def test_fields_of_the_same_name_are_told_apart() -> None:
     settings = {"method": "SNFS", "sparsity": 0.9}
     labels = [label(make_config({**settings, **more})) for more in ({"optimizer": {"momentum": 0.5}}, {})]
     labels.append(label(make_config({"method": {"name": "SNFS", "sparsity": 0.9, "momentum": 0.5}})))
-    assert labels == ["SNFS, optimizer.momentum=0.5", "SNFS", "SNFS, momentum=0.5"]
+    assert labels == ["SNFS, optimizer momentum 0.5", "SNFS", "SNFS, momentum 0.5"]
 
 
 def test_what_all_runs_share_is_said_once() -> None:
@@ -79,9 +89,36 @@ def test_what_all_runs_share_is_said_once() -> None:
     assert [label(config, without=shared) for config in configs] == ["DSR", "SET"]
 
 
+def test_what_most_runs_share_is_said_of_those_that_do_not() -> None:
+    slow = {"sparsity": 0.9, "optimizer": {"lr": 0.05}}
+    configs = [make_config({"method": name, **slow}) for name in ("Static", "SET", "DSR")]
+    configs.append(make_config({"method": "DSR", "sparsity": 0.9}))
+    usual = usual_departures(configs)
+    assert usual == {"optimizer.lr": "lr 0.05"}
+    assert shared_departures(configs) == []
+    assert [label(config, usual=usual) for config in configs] == ["Static", "SET", "DSR", "DSR, the paper's lr"]
+
+
+def test_half_of_the_runs_are_not_most_and_seeds_are_no_majority() -> None:
+    configs = [make_config({"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": 0.05}, "seed": i}) for i in range(5)]
+    assert usual_departures([*configs, make_config({"method": "DSR", "sparsity": 0.9})]) == {}
+
+
+def test_of_another_optimizer_only_the_name_is_said() -> None:
+    """What is no AdamW has none of its fields, either."""
+    adam = {"sparsity": 0.9, "optimizer": {"name": "AdamW", "lr": 0.002, "weight_decay": 0.1}}
+    configs = [make_config({"method": name, **adam}) for name in ("SET", "RigL")]
+    as_in_the_paper = make_config({"method": "DSR", "sparsity": 0.9})
+    usual = usual_departures([*configs, as_in_the_paper])
+    assert list(usual) == ["optimizer.lr", "optimizer.name", "optimizer.weight_decay"]
+    assert label(as_in_the_paper, usual=usual) == "DSR, the paper's optimizer"
+    less_decay = make_config({"method": "DSR", "sparsity": 0.9, "optimizer": {"name": "AdamW", "lr": 0.002}})
+    assert label(less_decay, usual=usual) == "DSR, default weight decay"
+
+
 def test_a_one_is_not_all() -> None:
     counts = [called(method={"name": "DSR", "prune": prune}) for prune in (1, 1.0)]
-    assert counts == ["DSR, prune=1", "DSR, prune=1.0"]
+    assert counts == ["DSR, prune 1", "DSR, prune 1.0"]
 
 
 PARTS: list[list[Settings]] = [
@@ -139,6 +176,16 @@ def test_runs_share_a_label_exactly_if_they_mean_the_same(
     first = make_config({"sparsity": 0.9, "seed": 0, **combine(list(one))})
     second = make_config({"sparsity": 0.5, "seed": 4, **combine(two)})
     assert (label(first) == label(second)) == (meaning(first) == meaning(second))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(variations, min_size=2, max_size=5))
+def test_what_labels_leave_unsaid_confuses_no_runs(several: list[Settings]) -> None:
+    configs = [make_config({"sparsity": 0.9, **variation}) for variation in several]
+    shared, usual = shared_departures(configs), usual_departures(configs)
+    short = [label(config, shared, usual) for config in configs]
+    whole = [label(config) for config in configs]
+    assert [short.index(text) for text in short] == [whole.index(text) for text in whole]
 
 
 @given(variations)

@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 from statistics import mean
 
-from regrow.lab.report.results import Group, Result, collect
+from regrow.lab.report.result import Result
+from regrow.lab.report.results import Group, collect
 from regrow.lab.run.folder import find_runs
 
 ROOT = Path(__file__).parents[3]
@@ -19,7 +20,7 @@ ROWS = {
     "static, as long as the others": "Static, 1x",
     "compressed": "Compressed",
     "DeepR, per layer": "DeepR",
-    "DSR on whole 3x3 kernels": "DSR, kernels, prune=2000",
+    "DSR on whole 3x3 kernels": "DSR, kernels, prune 2000",
 }
 TICKETS = {
     ("DSR's last", "fresh"): "DSR topology, fresh weights",

@@ -1,16 +1,19 @@
 """What runs are called: runs that differ in more than seed, sparsity, length and, maybe, storage never share a label.
 
 A label is the paper's name of the method, followed by everything in which the run departs from the paper's settings for
-its network and method: in words where there are some, else as `key=value`.
+its network and method, in words.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from regrow.lab.config import Config, Start, make_config, paper, spell_out
 from regrow.lab.config.paper import merge
+from regrow.lab.report.wording import in_words, not_departed
 from regrow.methods.method import METHODS
 
 NAMES = {
@@ -24,7 +27,7 @@ FAMILIES = ("Full dense", "Thin dense", "Static", "Compressed", "SET", "DeepR", 
 
 _NOT_IN_A_LABEL = ("model", "data", "seed", "epochs", "max_steps", "method.name", "method.sparsity")
 _IN_EPOCHS = ("method.until", "method.begin")  # the defaults of methods are steps and do not compare
-_COUNT_OR_FRACTION = ("method.prune", "method.fraction")  # 1 is one unit, 1.0 is all of them
+_OF_METHODS = ("method.", "start", "stretch", "width")
 _ORDER = ("start", "start.rescale", "method.granularity", "method.scope", "stretch", "method.until")
 _OTHER_RUN_MAY_SAY = ("model", "data", "seed", "epochs", "method.sparsity")
 
@@ -52,17 +55,41 @@ def experiment_title(config: Config) -> str:
     return ", ".join(filter(None, [f"{config.model.title} on {config.data.title}", config.data.tested_on]))
 
 
-def label(config: Config, without: Sequence[str] = ()) -> str:
-    """What a run is called in tables and figures; `without` some of its departures, e.g. those all runs share.
+def label(config: Config, without: Sequence[str] = (), usual: Mapping[str, str] = MappingProxyType({})) -> str:
+    """What a run is called in tables and figures.
+
+    `without` some of its departures, e.g. those all runs share. `usual`: departures of most runs, by the setting; a
+    label says nothing of them, but where a run has not departed.
 
     >>> label(make_config({"method": {"name": "DSR", "sparsity": 0.9, "granularity": "kernel"}}))
     'DSR, kernels'
     >>> label(make_config({"method": "Static", "sparsity": 0.9, "stretch": 1.0}))
     'Static, 1x'
+    >>> label(make_config({"method": "DSR", "sparsity": 0.9}), usual={"optimizer.lr": "lr 0.05"})
+    "DSR, the paper's lr"
     """
-    parts = [text for text in departures(config).values() if text not in without]
+    mine = departures(config)
+    parts = [text for key, text in mine.items() if text not in without and usual.get(key) != text]
+    parts += _kept(config, mine, usual)
     is_control = config.method_name == "Static" and config.start.topology in ("final", "counts")
     return ", ".join(parts if is_control else [family(config), *parts])
+
+
+def _kept(config: Config, mine: Mapping[str, str], usual: Mapping[str, str]) -> list[str]:
+    """In what a run is as usual where most are not; where it has another optimizer, nothing of its fields."""
+    kinds = [kind for kind in ("optimizer", "learning_rate") if mine.get(f"{kind}.name") != usual.get(f"{kind}.name")]
+    others = tuple(f"{kind}." for kind in kinds)
+    lacking = [key for key in usual if key not in mine]
+    return [
+        not_departed(key, config, "default" if _is_default(key, config, mine) else "the paper's")
+        for key in lacking
+        if key.endswith(".name") or not key.startswith(others)
+    ]
+
+
+def _is_default(key: str, config: Config, mine: Mapping[str, str]) -> bool:
+    """Whether there is nothing of the paper to depart from: it has another network or optimizer."""
+    return config.model.paper is None or f"{key.rpartition('.')[0]}.name" in mine
 
 
 def departures(config: Config) -> dict[str, str]:
@@ -76,17 +103,33 @@ def departures(config: Config) -> dict[str, str]:
     if config.model.paper is not None:
         usual |= {"written_for": of_paper(config.stretch)["written_for"], "stretch": of_paper().get("stretch", 1.0)}
     changed = [key for key in {**mine, **usual} if mine.get(key) != usual.get(key)]
-    changed.sort(key=lambda key: (_ORDER.index(key) if key in _ORDER else len(_ORDER), key))
-    return {key: _in_words(key, mine.get(key), config) for key in changed}
+    changed.sort(key=_place)
+    return {key: in_words(key, mine.get(key), config) for key in changed}
+
+
+def _place(key: str) -> tuple[int, str]:
+    """Where a setting stands in a label: the name of an optimizer before its fields."""
+    return (_ORDER.index(key) if key in _ORDER else len(_ORDER), key.removesuffix("name"))
 
 
 def shared_departures(configs: Sequence[Config]) -> list[str]:
     """What all these runs depart in alike and what says nothing about a method, e.g. a precision: worth saying once."""
-    about_methods = ("method.", "start", "stretch", "width")
-    each = [
-        {text for key, text in departures(config).items() if not key.startswith(about_methods)} for config in configs
-    ]
+    each = [set(_not_of_methods(config).values()) for config in configs]
     return sorted(set.intersection(*each)) if each else []
+
+
+def usual_departures(configs: Sequence[Config]) -> dict[str, str]:
+    """By the setting, what more than half of these runs depart in alike, but not all.
+
+    Seeds of a run count once, and so do its storages, which say the same of a method.
+    """
+    distinct = {(alike := replace(config, seed=0, storage="dense")).id: alike for config in configs}
+    counted = Counter(item for config in distinct.values() for item in _not_of_methods(config).items())
+    return {key: text for (key, text), number in sorted(counted.items()) if len(distinct) / 2 < number < len(distinct)}
+
+
+def _not_of_methods(config: Config) -> dict[str, str]:
+    return {key: text for key, text in departures(config).items() if not key.startswith(_OF_METHODS)}
 
 
 def paper_run(config: Config, **settings: Any) -> Config:
@@ -141,53 +184,5 @@ def _other_run(start: Start, config: Config) -> str:
         known |= {key: told[key] for key in same if told.get(key) is not None}
     other = make_config(merge(known, {key: value for key, value in said.items() if key not in ("seed", "epochs")}))
     own = {**said, **{f"method.{key}": value for key, value in said.get("method", {}).items()}}
-    parts = [label(other), *(f"{key.split('.')[-1]}={own[key]}" for key in _OTHER_RUN_MAY_SAY if key in own)]
+    parts = [label(other), *(f"{key.split('.')[-1]} {own[key]}" for key in _OTHER_RUN_MAY_SAY if key in own)]
     return parts[0] if parts == [family(other)] else f"({', '.join(parts)})"
-
-
-def _in_words(key: str, value: Any, config: Config) -> str:
-    if key == "start":
-        return _start_in_words(*value)
-    if key == "start.rescale":
-        return "first weights scaled"
-    if key == "method.granularity":
-        return f"{value}s"
-    if key == "method.distribution" and isinstance(value, str):
-        return value.upper() if value.startswith("er") else value
-    if key == "method.scope" and value == "network":
-        return "across layers"
-    if key == "method.until" and value is not None:
-        unit = "epoch" if config.max_steps is None else "step"
-        return f"rewiring until {unit} {_plain(value)} of {_plain(config.written_for)}"
-    if key == "method.until" and METHODS[config.method_name].until is None:
-        return "rewiring to the end"
-    if key == "stretch":
-        return f"{_plain(value)}x"
-    if key in ("precision", "storage", "optimizer.name", "learning_rate.name"):
-        return str(value)
-    text = str(value) if key in _COUNT_OR_FRACTION else _plain(value)
-    table, _, name = key.rpartition(".")
-    is_told_apart = table == "optimizer" and name in {f.name for f in fields(METHODS[config.method_name])}
-    return f"{key if is_told_apart else name}={text}"
-
-
-def _start_in_words(topology: str, weights: str, other: str) -> str:
-    """
-    >>> _start_in_words("final", "fresh", "DSR"), _start_in_words("counts", "fresh", "DSR")
-    ('DSR topology, fresh weights', 'random topology, DSR counts')
-    """
-    of_other = f"{weights} weights" if weights == "fresh" else f"{weights} weights of {other}"
-    if topology == "final":
-        return f"{other} topology, {weights} weights"
-    if topology == "counts":
-        return f"random topology, {other} counts" + ("" if weights == "fresh" else f", {weights} weights")
-    return f"largest weights kept, {of_other}" if topology == "magnitude" else f"random topology, {of_other}"
-
-
-def _plain(value: Any) -> str:
-    """A value so that different ones look different, whole numbers without a point."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_plain(key)}: {_plain(inner)}" for key, inner in value.items()) + "}"
-    return str(value)

@@ -59,8 +59,7 @@ def reference_for(model: str, data: str, label: str, sparsity: float | None) -> 
     >>> reference_for("lenet_300_100", "mnist", "DSR", 0.99)
     Reference(mean=97.75, sd=0.04)
     """
-    method = label.removesuffix(", packed")
-    by_sparsity = _TABLES.get((model, data), {}).get("Static" if method == "Static, 1x" else method, {})
+    by_sparsity = _TABLES.get((model, data), {}).get("Static" if label == "Static, 1x" else label, {})
     found = by_sparsity.get(None if sparsity is None else round(sparsity, 6))
     return Reference(*found) if found else None
 

@@ -1,74 +1,29 @@
-"""Finished runs as results: checked, told apart by labels, and gathered over seeds."""
+"""Results told apart by labels and gathered over seeds."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, prod
+from functools import cached_property
 from statistics import mean, median, stdev
-from typing import Any
 
 from regrow.lab.config import Config
 from regrow.lab.data import Score
 from regrow.lab.report.formats import slug
-from regrow.lab.report.labels import experiment_title, family, family_rank, label, paper_run, shared_departures
+from regrow.lab.report.labels import (
+    departures,
+    experiment_title,
+    family,
+    family_rank,
+    label,
+    paper_run,
+    shared_departures,
+    usual_departures,
+)
 from regrow.lab.report.reference import Reference, reference_for
-from regrow.lab.run.folder import Row, Run
+from regrow.lab.report.result import Result, read_result
+from regrow.lab.run.folder import Run
 
-
-@dataclass(frozen=True)
-class Layer:
-    """A sparse layer as a run left it."""
-
-    name: str
-    shape: tuple[int, ...]
-    active: int
-
-    @property
-    def positions(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def sparsity(self) -> float:
-        return 1 - self.active / self.positions
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a finished run says of itself; accuracies in percent."""
-
-    config: Config
-    accuracy: float
-    score: float
-    """What it is judged by, which for some data is not the accuracy."""
-    loss: float
-    epochs: int
-    seconds: float
-    parameters: int
-    bits: int
-    training_bytes: int | None
-    flops: int
-    layers: tuple[Layer, ...]
-    provenance: dict[str, str]
-    metrics: list[Row]
-    layer_counts: list[Row]
-    history: list[Row]
-
-    @property
-    def id(self) -> str:
-        return self.config.id
-
-    @property
-    def steps(self) -> list[float]:
-        """At the start and after each epoch."""
-        steps = {0.0: 0.0, **{row["epoch"]: row["step"] for row in self.metrics if "step" in row}}
-        return [steps.get(row["epoch"], float("nan")) for row in self.layer_counts]
-
-    def sparsities(self) -> dict[str, list[float]]:
-        """The sparsity of every layer, at the start and after each epoch."""
-        return {
-            layer.name: [1 - row[layer.name] / layer.positions for row in self.layer_counts if layer.name in row]
-            for layer in self.layers
-        }
+_OF_NO_MATTER = ("precision", "storage")
 
 
 @dataclass(frozen=True)
@@ -118,11 +73,14 @@ class Group:
         ordered = sorted(self.results, key=lambda result: (result.score, result.config.seed))
         return ordered[(len(ordered) - 1) // 2]
 
-    @property
+    @cached_property
     def reference(self) -> Reference | None:
-        return reference_for(str(self.config.model), self.config.data.in_words(), self.name, self.sparsity)
+        """Of what departs from the paper in nothing but how numbers are computed and stored."""
+        mine = departures(self.config)
+        name = label(self.config, without=[mine[key] for key in _OF_NO_MATTER if key in mine])
+        return reference_for(str(self.config.model), self.config.data.in_words(), name, self.sparsity)
 
-    @property
+    @cached_property
     def paper_epochs(self) -> int:
         """How long the paper trained such a network."""
         return paper_run(self.config).num_epochs
@@ -134,11 +92,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Experiment:
-    """All results of one network on one data set. `shared`: in what all of them depart from the paper alike."""
+    """All results of one network on one data set.
+
+    `shared`: in what all of them depart from the paper alike. `usual`: in what most do; labels name those that do not.
+    """
 
     config: Config
     """One of its runs, for what all have in common."""
     shared: list[str]
+    usual: list[str]
     groups: list[Group]
 
     @property
@@ -217,79 +179,27 @@ def collect(runs: Sequence[Run], problems: Sequence[str] = ()) -> Collection:
     return Collection(experiments, [run for id_, run in unfinished.items() if id_ not in found], sentences)
 
 
-def read_result(run: Run) -> Result:
-    """Refuses a summary that lacks something, or whose run has no label."""
-    summary, id_ = run.summary, run.config.id
-    assert summary is not None
-    try:
-        label(run.config)
-        _check_tables(run)
-        size = summary["size"]
-        return Result(
-            config=run.config,
-            accuracy=_finite(summary["accuracy"]),
-            score=_finite(summary[run.config.data.score.key]),
-            loss=float("nan") if summary["loss"] is None else float(summary["loss"]),
-            epochs=int(summary["epochs"]),
-            seconds=_finite(summary["seconds"]),
-            parameters=int(size["parameters"]),
-            bits=int(size["bits"]),
-            training_bytes=summary.get("training_bytes"),
-            flops=int(summary["flops"]),
-            layers=tuple(_read_layer(layer) for layer in summary["layers"]),
-            provenance={key: str(value) for key, value in summary["provenance"].items() if value is not None},
-            metrics=run.metrics,
-            layer_counts=run.layers,
-            history=run.history,
-        )
-    except KeyError as error:
-        raise ValueError(f"the summary of {id_} has no {error.args[0]}; remove its folder to train it anew") from None
-    except (TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"the run {id_} cannot be used: {error}") from None
-
-
-def _check_tables(run: Run) -> None:
-    """Refuse tables that lack a column that figures need."""
-    needed = {"metrics.csv": (run.metrics, {"epoch"}), "history.csv": (run.history, {"step"})}
-    layers = {str(layer["name"]) for layer in (run.summary or {})["layers"]}
-    needed["layers.csv"] = (run.layers, {"epoch", *layers})
-    for name, (rows, columns) in needed.items():
-        lacking = sorted({column for row in rows for column in columns - row.keys()})
-        if lacking:
-            raise ValueError(f"{name} has no {lacking[0]} in some line")
-
-
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not isfinite(number):
-        raise ValueError(f"its summary says {value}")
-    return number
-
-
-def _read_layer(layer: dict[str, Any]) -> Layer:
-    shape = tuple(int(size) for size in layer["shape"])
-    if prod(shape) < 1:
-        raise ValueError(f"layer {layer['name']} has no weights")
-    return Layer(str(layer["name"]), shape, int(layer["active"]))
-
-
 def _experiment(mine: Sequence[Result]) -> Experiment:
-    shared = shared_departures([result.config for result in mine])
+    configs = [result.config for result in mine]
+    shared = shared_departures(configs)
     unsaid = shared if _compares_storages(mine) else [*shared, "packed"]
-    mixes_lengths = len({(result.config.epochs, result.config.max_steps) for result in mine}) > 1
+    usual = usual_departures(configs)
+    mixes_lengths = len({(config.epochs, config.max_steps) for config in configs}) > 1
     gathered: dict[tuple[str, str, float | None], list[Result]] = {}
     for result in mine:
-        name = label(result.config, without=unsaid)
-        length = result.config.max_steps or result.config.epochs
-        unit = "epochs" if result.config.max_steps is None else "steps"
-        whole = f"{name}, {unit}={length}" if mixes_lengths else name
+        name = label(result.config, unsaid, usual)
+        whole = f"{name}, {_length(result.config)}" if mixes_lengths else name
         sparsity = result.config.sparsity if "sparsity" in result.config.method else None
         gathered.setdefault((name, whole, sparsity), []).append(result)
     groups = [
         Group(name, whole, family(some[0].config), sparsity, tuple(sorted(some, key=lambda r: r.config.seed)))
         for (name, whole, sparsity), some in gathered.items()
     ]
-    return Experiment(mine[0].config, shared, sorted(groups, key=_place))
+    return Experiment(configs[0], shared, list(usual.values()), sorted(groups, key=_place))
+
+
+def _length(config: Config) -> str:
+    return f"{config.epochs} epochs" if config.max_steps is None else f"{config.max_steps} steps"
 
 
 def _compares_storages(results: Sequence[Result]) -> bool:

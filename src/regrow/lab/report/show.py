@@ -13,7 +13,7 @@ from rich.text import Text
 
 from regrow.lab.report.formats import byte_size, duration, several, short_count
 from regrow.lab.report.labels import departures, experiment_title, label
-from regrow.lab.report.results import Layer, Result, read_result
+from regrow.lab.report.result import Layer, Result, read_result
 from regrow.lab.run.folder import Run
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
