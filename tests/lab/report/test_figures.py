@@ -1,6 +1,8 @@
 """Figures show what the run folders say, in the same bytes each time."""
 
+import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,15 @@ import pytest
 from example_runs import write_examples, write_run
 
 from regrow.lab.report import palette
-from regrow.lab.report.canvas import Picture, paint
-from regrow.lab.report.figures import learning_curve, plates
+from regrow.lab.report.canvas import Picture, Spot, paint, spots_along
+from regrow.lab.report.figures import plates
 from regrow.lab.report.labels import FAMILIES
+from regrow.lab.report.layer_figures import final_densities, moves_weights, representatives, residual_groups
+from regrow.lab.report.learning_figures import learning_curve
+from regrow.lab.report.machines import on_one_machine
 from regrow.lab.report.results import Experiment, collect
-from regrow.lab.report.rewiring_figures import moves_weights, representatives, residual_groups
-from regrow.lab.report.stopping_figures import series_of, until, without_variants
-from regrow.lab.run.folder import find_runs
+from regrow.lab.report.stopped import series_of, until, without_variants
+from regrow.lab.run.folder import RunFolder, find_runs
 
 
 def experiment_in(root: Path) -> Experiment:
@@ -38,14 +42,16 @@ def pictures(examples: Experiment) -> dict[str, Picture]:
 
 def test_there_is_a_figure_for_each_thing_to_see(pictures: dict[str, Picture]) -> None:
     names = [name.removeprefix("lenet-300-100-mnist-") for name in pictures]
+    at_one_sparsity = ("test-accuracy", "time", "train-loss", "densities")
     assert names == [
         "accuracy-parameters",
         "accuracy-flops",
+        "accuracy-parameters-close",
+        "accuracy-flops-close",
+        *(f"{name}-{sparsity}" for sparsity in ("0.99", "0.95") for name in at_one_sparsity),
         "layers-dsr-layer",
         "threshold",
         "rewired",
-        "test-accuracy",
-        "train-loss",
     ]
 
 
@@ -142,8 +148,160 @@ def test_one_run_alone_can_be_drawn(tmp_path: Path, settings: dict[str, Any]) ->
 
 
 def test_labels_are_not_taken_for_formulas() -> None:
-    picture = paint("odd", "", "", lambda axes: axes.plot([0, 1], [0, 1], label="$x_1 <&> \\frac$") and None)
+    picture = paint("odd", "", "", lambda axes: axes.plot([0, 1], [0, 1], label="$x_1 <&> \\frac$") and ())
     assert "$x_1 &lt;&amp;&gt; \\frac$" in picture.svg
+
+
+def y_marks(picture: Picture) -> list[str]:
+    """The numbers along the y axis."""
+    return re.findall(r'id="ytick_\d+">.*?<text[^>]*>([^<]*)</text>', picture.svg, flags=re.S)
+
+
+def test_panels_of_a_row_have_one_y_range(pictures: dict[str, Picture], tmp_path: Path) -> None:
+    prefix = "lenet-300-100-mnist"
+    for one, other in (("accuracy-parameters", "accuracy-flops"), ("test-accuracy-0.95", "time-0.95")):
+        assert y_marks(pictures[f"{prefix}-{one}"]) == y_marks(pictures[f"{prefix}-{other}"]) != []
+    write_run(tmp_path, 97.0, method="DSR", sparsity=0.99, epochs=4)
+    write_run(tmp_path, 98.0, method={"name": "DSR", "prune": 5}, sparsity=0.9, epochs=4)
+    layers = [plate for plate in plates(experiment_in(tmp_path)) if plate.title == "Layer sparsities emerging"]
+    one, other = layers[0].pictures
+    assert y_marks(one) == y_marks(other) != []
+
+
+def test_where_lines_lie_close_together_they_are_shown_close_up(tmp_path: Path) -> None:
+    for sparsity, lost in ((0.99, 1.5), (0.95, 0.0)):
+        for accuracy, method in ((97.9, "DSR"), (97.8, "SET"), (97.7, "RigL")):
+            write_run(tmp_path, accuracy - lost, method=method, sparsity=sparsity, epochs=2)
+        write_run(tmp_path, 97.6 - 20 * lost, method="Static", sparsity=sparsity, epochs=2)
+    _, close, *_ = plates(experiment_in(tmp_path))
+    assert close.title == "Accuracy against size, close up"
+    assert [picture.name.removeprefix("lenet-300-100-mnist-") for picture in close.pictures] == [
+        "accuracy-parameters-close",
+        "accuracy-flops-close",
+    ]
+    assert {float(mark) for mark in y_marks(close.pictures[0])} <= {x / 10 for x in range(940, 1000)}
+
+
+def spots(picture: Picture) -> dict[str, tuple[float, float]]:
+    """Where what is told."""
+    found = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="6"><title>(.*?)</title>', picture.svg)
+    return {text: (float(x), float(y)) for x, y, text in found}
+
+
+def markers(picture: Picture) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', picture.svg)]
+
+
+def test_values_are_told_where_they_are_drawn(pictures: dict[str, Picture]) -> None:
+    picture = pictures["lenet-300-100-mnist-accuracy-parameters"]
+    told = spots(picture)
+    assert {"DSR, 0.99: 97.40 %, median of 97.20 97.40 97.60", "DSR, 0.99: reference 97.75 ± 0.04"} < set(told)
+    drawn = np.array(markers(picture))
+    for text, place in told.items():
+        if not text.startswith("Full dense"):  # a line
+            assert np.abs(drawn - place).sum(axis=1).min() < 0.2, text
+
+
+def test_every_figure_tells_values(pictures: dict[str, Picture]) -> None:
+    assert all(spots(picture) for picture in pictures.values())
+    assert "DSR, epoch 10: 97.40 %" in spots(pictures["lenet-300-100-mnist-test-accuracy-0.99"])
+    assert "DSR, after 1 min 0 s 97.40 %" in spots(pictures["lenet-300-100-mnist-time-0.99"])
+    assert "Static, fc3: 5 %" in spots(pictures["lenet-300-100-mnist-densities-0.95"])
+
+
+def test_what_is_told_is_escaped_and_nothing_is_told_outside_the_axes() -> None:
+    def draw(axes: Any) -> list[Spot]:
+        axes.set(xlim=(0, 1), ylim=(0, 1))
+        return [Spot(0.5, 0.5, "<b> & c"), Spot(0.5, 1.5, "above"), Spot(float("nan"), 0.5, "nowhere")]
+
+    assert list(spots(paint("odd", "", "", draw))) == ["&lt;b&gt; &amp; c"]
+
+
+def test_of_a_long_line_some_values_are_told_and_the_last_one() -> None:
+    told = spots_along(range(1000), range(1000), lambda x, y: f"{x:g}")
+    assert len(told) <= 24
+    assert told[-1].text == "999"
+    assert [spot.text for spot in spots_along([1, 2], [3, 4], lambda x, y: f"{x:g}: {y:g}")] == ["1: 3", "2: 4"]
+
+
+def test_each_run_is_a_dot(pictures: dict[str, Picture], tmp_path: Path) -> None:
+    pale = re.findall(r"<use [^>]*fill-opacity: 0.45", pictures["lenet-300-100-mnist-accuracy-parameters"].svg)
+    assert len(pale) == 18  # three methods, two sparsities, three seeds
+
+
+def test_variants_are_told_apart_in_every_figure(tmp_path: Path) -> None:
+    for prune in (100, 200, 300, 400, 500, 700):
+        write_run(tmp_path, 97.0, method={"name": "DSR", "prune": prune}, sparsity=0.9, epochs=2)
+    found = palette.looks(experiment_in(tmp_path))
+    assert len(found) == 6
+    assert len({its_look.colour for its_look in found.values()}) == 1
+    assert len({its_look.dashes for its_look in found.values()}) == 6
+    assert len({its_look.dot for its_look in found.values()}) == 6
+    (rewired,) = (p for plate in plates(experiment_in(tmp_path)) for p in plate.pictures if "rewired" in p.name)
+    assert ">DSR, prune 100, sparsity 0.9</text>" in rewired.svg
+
+
+def test_methods_without_a_colour_of_their_own_are_told_apart_like_variants(examples: Experiment) -> None:
+    families = ["Mine", "Yours", "Mine"]
+    groups = [replace(examples.groups[-1], family=family, label=f"{family}, {i}") for i, family in enumerate(families)]
+    found = list(palette.looks(replace(examples, groups=groups)).values())
+    assert {its_look.colour for its_look in found} == {palette.OTHER}
+    assert len({(its_look.marker, its_look.dashes, its_look.dot) for its_look in found}) == 3
+
+
+def test_legends_say_long_labels_whole() -> None:
+    label = "Compressed, random topology, final weights of (Full dense, l1 0, weight decay 0.0001), ERK, l1 0"
+    picture = paint("long", "", "", lambda axes: axes.plot([0, 1], [0, 1], label=label) and ())
+    shown = re.findall(r">([^<>]+)</text>", picture.svg)
+    assert label in " ".join(shown)
+
+
+def test_densities_are_those_in_the_end_of_all_sparse_methods(
+    examples: Experiment, pictures: dict[str, Picture]
+) -> None:
+    densities = {group.label: final_densities(group) for group in examples.at(0.99) if group.sparsity}
+    assert densities["Static"] == pytest.approx({"fc1": 1, "fc2": 1, "fc3": 1})
+    assert densities["DSR"]["fc1"] == pytest.approx(0.5)
+    assert densities["DSR"]["fc3"] > 50
+    assert pictures["lenet-300-100-mnist-densities-0.99"].alt.endswith("of Static, SET, DSR.")
+
+
+def test_layers_that_one_method_leaves_dense_are_no_hindrance(tmp_path: Path) -> None:
+    write_run(tmp_path, 97.0, method="DSR", sparsity=0.9, epochs=2)
+    path = write_run(tmp_path, 97.0, method="SET", sparsity=0.9, epochs=2)
+    summary = RunFolder(path).read_json("summary.json")
+    RunFolder(path).write_json("summary.json", summary | {"layers": summary["layers"][:2]})
+    (picture,) = (p for plate in plates(experiment_in(tmp_path)) for p in plate.pictures if "densities" in p.name)
+    assert [text for text in spots(picture) if "SET" in text] == ["SET, fc1: 10 %", "SET, fc2: 10 %"]
+
+
+def move_to(host: str, path: Path) -> None:
+    summary = RunFolder(path).read_json("summary.json")
+    RunFolder(path).write_json("summary.json", summary | {"provenance": {**summary["provenance"], "host": host}})
+
+
+def test_times_of_different_machines_are_not_compared(tmp_path: Path) -> None:
+    for host, methods in (("old", ("DSR", "SET")), ("new", ("DSR", "Static", "RigL"))):
+        for method in methods:
+            seed = 0 if host == "old" else 1
+            move_to(host, write_run(tmp_path, 97.0, method=method, sparsity=0.9, epochs=2, seed=seed))
+    experiment = experiment_in(tmp_path)
+    assert {label: len(runs) for label, runs in on_one_machine(experiment.groups).items()} == {
+        "Static": 1,
+        "DSR": 1,
+        "RigL": 1,
+    }
+    notes = [view.note for plate in plates(experiment) for view in plate.views if view.note]
+    assert notes == [
+        "Over time only runs on one machine are shown (new), as times on different ones do not compare. Not run "
+        "there: SET."
+    ]
+
+
+def test_what_starts_from_another_run_has_not_all_of_its_time(tmp_path: Path) -> None:
+    write_run(tmp_path, 97.0, method="Gradual", sparsity=0.9, epochs=2)
+    notes = [view.note for plate in plates(experiment_in(tmp_path)) for view in plate.views if view.note]
+    assert notes == ["Without the time of the run that they start from: Compressed."]
 
 
 # How colours look without one kind of cone: matrices for linear RGB from Machado, Oliveira & Fernandes, 2009.

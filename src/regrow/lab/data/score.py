@@ -36,6 +36,13 @@ class Score:
     def number(self, value: float) -> str:
         return f"{value:.{self.digits}f}"
 
+    def spread(self, mean: float, deviation: float | None) -> str:
+        """
+        >>> ACCURACY.spread(97.62, 0.104), ACCURACY.spread(97.62, None)
+        ('97.62 ± 0.10', '97.62')
+        """
+        return self.number(mean) if deviation is None else f"{self.number(mean)} ± {self.number(deviation)}"
+
     def text(self, value: float) -> str:
         """
         >>> ACCURACY.text(98.664), BITS_PER_BYTE.text(1.25)

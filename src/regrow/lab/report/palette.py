@@ -4,7 +4,11 @@ The colours of methods stay apart under simulated protanopia, deuteranopia and t
 the same once more, and dashes tell variants of a method apart.
 """
 
+from collections import Counter
 from dataclasses import dataclass
+
+from matplotlib.lines import Line2D
+from matplotlib.typing import FillStyleType
 
 from regrow.lab.report.labels import FAMILIES, family_rank
 from regrow.lab.report.results import Experiment
@@ -21,11 +25,18 @@ class Colour:
 
 @dataclass(frozen=True)
 class Look:
-    """How the lines of one label are drawn."""
+    """How one label is drawn: lines, which have dashes, and markers, whose `fill` stands for these; and small dots."""
 
     colour: Colour
     marker: str
-    dashes: str
+    dashes: str | tuple[int, tuple[int, ...]]
+    fill: FillStyleType
+    dot: str
+
+    def on(self, line: Line2D) -> None:
+        """Draw a line like that."""
+        line.set(color=self.colour.light, linestyle=self.dashes, marker=self.marker)
+        line.set(fillstyle=self.fill, markerfacecoloralt=GROUND.light)
 
 
 INK = Colour("ink", "#1b1f24", "#e8eaed")
@@ -47,7 +58,10 @@ _METHODS = {
 }
 METHODS = {family: Colour("m-" + family.lower().replace(" ", "-"), *_METHODS[family][:2]) for family in FAMILIES}
 OTHER = Colour("m-other", "#55606e", "#9aa7b7")
-_DASHES = ("-", "--", ":", "-.")
+_DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 4)), (0, (6, 3, 2, 3)))
+_FILLS: tuple[FillStyleType, ...] = ("full", "left", "right", "top", "bottom")
+_DOTS = ("o", "x", "+", "1", "2", "3", "4", "|")
+_OTHER_MARKERS = ("o", "d", "<", ">", "H", "8")
 
 # From the first layer to the last: dark to bright, brighter where the ground is dark.
 _LAYERS_LIGHT = ("#46105c", "#463480", "#3a538b", "#2d6f8e", "#228b8d", "#1f9f82", "#3bb172", "#79b83b", "#b0ae12")
@@ -59,19 +73,26 @@ ALL = (INK, QUIET, GRID, GROUND, OTHER, *METHODS.values(), *LAYERS)
 
 
 def look(family: str, variant: int = 0) -> Look:
-    """Of a method; variants of it (other granularity, controls, ...) are dashed."""
-    marker = _METHODS[family][2] if family in _METHODS else "o"
-    return Look(METHODS.get(family, OTHER), marker, _DASHES[variant % len(_DASHES)])
+    """Of a method; variants of it (other granularity, controls, ...) are dashed and half filled, with other dots."""
+    marker = _METHODS[family][2] if family in _METHODS else _OTHER_MARKERS[variant % len(_OTHER_MARKERS)]
+    dashes, dot = _DASHES[variant % len(_DASHES)], _DOTS[variant % len(_DOTS)]
+    return Look(METHODS.get(family, OTHER), marker, dashes, _FILLS[variant % len(_FILLS)], dot)
 
 
 def looks(experiment: Experiment) -> dict[str, Look]:
-    """By label, in the order of the paper. The labels of one method share its colour, the plain one is undashed."""
-    by_family: dict[str, set[str]] = {}
-    for group in experiment.groups:
-        by_family.setdefault(group.family, set()).add(group.label)
-    ordered = sorted(by_family, key=family_rank)
-    variants = {family: sorted(by_family[family], key=lambda label: (len(label), label)) for family in ordered}
-    return {label: look(family, i) for family, labels in variants.items() for i, label in enumerate(labels)}
+    """By label, in the order of the paper. The labels of one method share its colour, the plain one is undashed.
+
+    Methods that have no colour of their own share one, and are told apart as variants are.
+    """
+    families = {group.label: group.family for group in experiment.groups}
+    ordered = sorted(families, key=lambda label: (family_rank(families[label]), families[label], len(label), label))
+    found: dict[str, Look] = {}
+    seen: Counter[Colour] = Counter()
+    for label in ordered:
+        colour = METHODS.get(families[label], OTHER)
+        found[label] = look(families[label], seen[colour])
+        seen[colour] += 1
+    return found
 
 
 def layer_colour(index: int, num_layers: int) -> Colour:

@@ -1,66 +1,24 @@
 """How long rewiring matters: what runs are judged by against the epoch at which it stopped."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
-from regrow.lab.report.canvas import Picture, Plate, paint, score_axis
-from regrow.lab.report.labels import departures
-from regrow.lab.report.palette import look
+from regrow.lab.report.axes import score_axis
+from regrow.lab.report.canvas import Picture, Plate, Spot, View, draw_runs, paint
+from regrow.lab.report.palette import Look, look
 from regrow.lab.report.results import Experiment, Group
-
-_KEY = "method.until"
-
-
-@dataclass(frozen=True)
-class Series:
-    """Groups that differ in nothing but when they stopped, the earliest first."""
-
-    label: str
-    groups: tuple[Group, ...]
-
-    @property
-    def has_the_paper(self) -> bool:
-        return any(_KEY not in departures(group.config) for group in self.groups)
-
-
-def until(group: Group) -> float:
-    """The epoch after which there was no rewiring, as schedules are written."""
-    told = group.config.method.get("until")
-    return float(group.config.written_for if told is None else told)
-
-
-def series_of(experiment: Experiment) -> list[Series]:
-    """All that stopped at more than one time."""
-    alike: dict[str, list[Group]] = {}
-    for group in experiment.groups:
-        if group.sparsity is not None:
-            alike.setdefault(_label(group), []).append(group)
-    return [Series(label, tuple(sorted(groups, key=until))) for label, groups in alike.items() if len(groups) > 1]
-
-
-def _label(group: Group) -> str:
-    """What it is called, whenever it stopped."""
-    parts = [part for part in group.label.split(", ") if part != departures(group.config).get(_KEY)]
-    return ", ".join([*parts, f"sparsity {group.sparsity:g}"])
-
-
-def without_variants(experiment: Experiment) -> Experiment:
-    """Without what stopped early, where it has a figure of its own beside what stopped as in the paper."""
-    shown = [group for series in series_of(experiment) if series.has_the_paper for group in series.groups]
-    early = [group for group in shown if _KEY in departures(group.config)]
-    return replace(experiment, groups=[group for group in experiment.groups if group not in early])
+from regrow.lab.report.stopped import Series, named, series_of, until
 
 
 def stopping_plate(experiment: Experiment) -> Plate:
     """One picture of all series."""
     found = series_of(experiment)
     caption = (
-        "Every run trains to its end, whenever it stopped rewiring. Lines join medians; bars reach from the lowest to "
-        "the highest seed. Horizontal lines are compressed networks of the same sparsity."
+        "Every run trains to its end, whenever it stopped rewiring. Lines join medians; each pale dot is a run. "
+        "Horizontal lines are compressed networks of the same sparsity."
     )
-    return Plate("Rewiring stopped early", caption, [_picture(experiment, found)] if found else [])
+    return Plate("Rewiring stopped early", caption, [View([_picture(experiment, found)])] if found else [])
 
 
 def _picture(experiment: Experiment, found: Sequence[Series]) -> Picture:
@@ -72,31 +30,38 @@ def _picture(experiment: Experiment, found: Sequence[Series]) -> Picture:
     ]
     alt = f"Test {score.words} against the {time} at which rewiring stopped. {'; '.join(ends)}."
 
-    def draw(axes: Axes) -> None:
-        seen = []
+    def draw(axes: Axes) -> list[Spot]:
+        spots: list[Spot] = []
         for variant, series in enumerate(found):
             its_look = look(series.groups[0].family, variant)
-            colour = its_look.colour.light
-            epochs = [until(group) for group in series.groups]
-            lows, highs = zip(*((min(g.scores), max(g.scores)) for g in series.groups), strict=True)
-            axes.vlines(epochs, lows, highs, color=colour, alpha=0.4, linewidth=3)
-            axes.plot(
-                epochs,
-                [group.median for group in series.groups],
-                color=colour,
-                marker=its_look.marker,
-                linestyle=its_look.dashes,
-                label=series.label,
-            )
-            seen += [*lows, *highs]
+            spots += _draw_series(axes, series, its_look)
             for level in _compressed(experiment, series):
                 colour = look(level.family).colour.light
-                axes.axhline(level.median, color=colour, linestyle=its_look.dashes, linewidth=1.2, label=_label(level))
-                seen.append(level.median)
+                axes.axhline(level.median, color=colour, linestyle=its_look.dashes, linewidth=1.2, label=named(level))
+                spots.append(
+                    Spot(until(series.groups[-1]), level.median, f"{named(level)}: {score.text(level.median)}")
+                )
         axes.set_xlabel(f"{time} at which rewiring stopped")
-        score_axis(axes, experiment.score, seen)
+        score_axis(axes, score, [*_scores(found), *(spot.y for spot in spots)])
+        return spots
 
     return paint(f"{experiment.slug}-stopped", f"{score.words.capitalize()} against when rewiring stopped", alt, draw)
+
+
+def _draw_series(axes: Axes, series: Series, its_look: Look) -> list[Spot]:
+    for group in series.groups:
+        draw_runs(axes, until(group), group.scores, its_look)
+    epochs, medians = [until(group) for group in series.groups], [group.median for group in series.groups]
+    line = axes.plot(epochs, medians, label=series.label)[0]
+    its_look.on(line)
+    return [
+        Spot(until(group), group.median, f"{series.label}, until {until(group):g}: {group.score.text(group.median)}")
+        for group in series.groups
+    ]
+
+
+def _scores(found: Sequence[Series]) -> list[float]:
+    return [score for series in found for group in series.groups for score in group.scores]
 
 
 def _compressed(experiment: Experiment, series: Series) -> list[Group]:
