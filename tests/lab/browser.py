@@ -87,9 +87,23 @@ class Page:
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        text = {"Enter": "\r"}.get(key, "")
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, text=text, windowsVirtualKeyCode=13)
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=13)
+        text, code = {"Enter": ("\r", 13), "ArrowRight": ("", 39)}[key]
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, text=text, windowsVirtualKeyCode=code)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
+
+    def point_at(self, element: str) -> None:
+        """Move the mouse onto the middle of an element, which is scrolled to."""
+        middle = (
+            f"(element => {{ element.scrollIntoView({{block: 'center'}}); const box = element.getBoundingClientRect(); "
+            f"return [box.x + box.width / 2, box.y + box.height / 2] }})({element})"
+        )
+        x, y = self.evaluate(middle)
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def roles(self) -> list[tuple[str, str]]:
+        """What a screen reader is told: roles and names."""
+        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
+        return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
 
     def screenshot(self, path: Path) -> None:
         answer = self.call("Page.captureScreenshot", captureBeyondViewport=True)

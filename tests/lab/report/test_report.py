@@ -11,7 +11,7 @@ from example_runs import write_examples, write_run
 from regrow.lab.report.write import Report, write_report
 from regrow.lab.run.folder import RunFolder, find_runs
 
-VOID = {"meta", "link", "br", "img", "use", "path", "rect", "circle", "line"}
+VOID = {"meta", "link", "br", "img", "input", "use", "path", "rect", "line"}
 
 
 class Checker(HTMLParser):
@@ -73,7 +73,7 @@ def test_figures_and_csv_are_beside_it(report: Report) -> None:
     folder = report.page.parent
     links = [link for link in read(report).addresses if not link.startswith(("#", "data:"))]
     assert {"results.csv", "runs.csv"} < set(links)
-    assert len(links) == 2 + 2 * 7
+    assert len(links) == 2 + 1 + 2 * 15  # results.csv is named twice
     for link in links:
         assert (folder / link).stat().st_size > 0
     with (folder / "results.csv").open() as file:
@@ -81,6 +81,27 @@ def test_figures_and_csv_are_beside_it(report: Report) -> None:
     assert lines["DSR", "0.99"]["accuracy_mean"] == "97.4"
     assert lines["DSR", "0.99"]["accuracy_sd"] == "0.2"
     assert report.num_runs == 21
+
+
+def test_the_table_of_methods_comes_first(report: Report) -> None:
+    page = report.page.read_text()
+    assert page.index("Accuracy by method and sparsity") < page.index("<figure>") < page.index("All results")
+
+
+def test_of_one_experiment_the_title_is_said_once(report: Report) -> None:
+    assert read(report).text.count("LeNet-300-100 on MNIST") == 2  # in the head, and at the top
+
+
+def test_shared_settings_are_said_where_there_is_no_table_of_methods(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", 98.0, method="Dense", epochs=2, batch_size=50)
+    assert "All runs: batch size 50." in read(write_report([tmp_path / "runs"], tmp_path / "out")).text
+
+
+def test_what_was_run_at_one_sparsity_has_nothing_to_choose(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", 97.0, method="DSR", sparsity=0.9, epochs=2)
+    page = write_report([tmp_path / "runs"], tmp_path / "out").page.read_text()
+    assert "<fieldset" not in page
+    assert 'data-view="0"' in page
 
 
 def test_the_page_needs_nothing_else(report: Report) -> None:

@@ -4,7 +4,8 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from regrow.lab.report.results import Collection, Group, Result
+from regrow.lab.report.result import Result
+from regrow.lab.report.results import Collection, Group
 from regrow.lab.report.tables import WHERE, Value
 
 
@@ -32,10 +33,18 @@ def _group_line(group: Group) -> dict[str, Value]:
         "reference_epochs": group.paper_epochs if reference else None,
         "parameters": group.median_of("parameters"),
         "bits": group.median_of("bits"),
+        "training_bytes": training_bytes(group),
         "flops": group.median_of("flops"),
         "epochs": config.num_epochs,
         "seconds_per_run": round(group.median_of("seconds"), 2),
     }
+
+
+def training_bytes(group: Group) -> float | None:
+    """Of what is kept while training; unknown where runs were stored in different ways."""
+    storages = {result.config.storage for result in group.results}
+    is_known = len(storages) == 1 and all(result.training_bytes is not None for result in group.results)
+    return group.median_of("training_bytes") if is_known else None
 
 
 def runs_csv(found: Collection) -> str:
@@ -62,6 +71,7 @@ def _run_line(group: Group, result: Result) -> dict[str, Value]:
         "loss": result.loss,
         "parameters": result.parameters,
         "bits": result.bits,
+        "training_bytes": result.training_bytes,
         "flops": result.flops,
         "seconds": result.seconds,
         **{key: result.provenance.get(key, "") for key in (*WHERE, "finished")},

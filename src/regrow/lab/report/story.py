@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from regrow.lab.data import ACCURACY
 from regrow.lab.report.formats import several, short_count
 from regrow.lab.report.results import Collection, Experiment, Group
+from regrow.lab.report.stopped import without_variants
 
 PERCENT = "\N{NO-BREAK SPACE}%"
 
@@ -16,14 +17,13 @@ def title(found: Collection) -> str:
 
 def overview(found: Collection) -> str:
     """One paragraph for the whole page."""
-    titles = listed([experiment.title for experiment in found.experiments])
     scores = list(dict.fromkeys(experiment.score for experiment in found.experiments))
     seen = listed([*(score.words for score in scores), "size", "layer sparsities"])
     meant = [f"lower {score.words} are better" for score in scores if score.is_lower_better]
     meant = ["accuracies are in percent", *meant] if ACCURACY in scores else meant
     parts = "the test set, or on what is said to be held out" if _some_held_out(found) else "the test set"
     return (
-        f"{_sentence(seen)} of {several(len(found.results), 'finished run')}: {titles}. Sparse "
+        f"{_sentence(seen)} of {several(len(found.results), 'finished run')}. Sparse "
         "networks of the same sparsity hold the same number of weights; methods differ in which ones, and in whether "
         f"that may change while training. {_sentence(listed(meant))}, on {parts}, after the last epoch; no epoch "
         "was picked for being good."
@@ -41,8 +41,6 @@ def _sentence(words: str) -> str:
 def story(experiment: Experiment) -> str:
     """What was run, who came first where it is hardest, and how far from the dense network that is."""
     sentences = [_what_was_run(experiment)]
-    if experiment.shared:
-        sentences.append(f"All of them with {listed(experiment.shared)}.")
     if experiment.sparsities:
         sentences.append(_who_came_first(experiment, experiment.sparsities[-1]))
         if len(experiment.sparsities) > 1:
@@ -69,21 +67,23 @@ def _what_was_run(experiment: Experiment) -> str:
 
 
 def _who_came_first(experiment: Experiment, sparsity: float) -> str:
-    here = [group for group in experiment.groups if group.sparsity == sparsity]
+    here = [group for group in without_variants(experiment).groups if group.sparsity == sparsity]
     same_size = [group for group in here if group.family != "Thin dense"] or here
     groups = experiment.best_first(same_size)
     best, last = groups[0], groups[-1]
-    size = short_count(best.median_of("parameters"))
-    median = _said(best)
-    text = f"At sparsity {sparsity:g} {best.label} comes first, median {median} with {size} parameters"
-    if last is not best:
-        text += f"; {last.label} comes last, with {_said(last)}"
-    return text + "."
+    size = f"with {_size(best)} parameters"
+    if last is best:
+        return f"At sparsity {sparsity:g} {best.label} reaches {_said(best)} {size}."
+    first = f"At sparsity {sparsity:g} {best.label} comes first, median {_said(best)} {size}"
+    return f"{first}; {last.label} comes last, with {_said(last)}."
 
 
 def _dense(group: Group) -> str:
-    size = short_count(group.median_of("parameters"))
-    return f"{group.label} reaches {_said(group)} with {size} parameters."
+    return f"{group.label} reaches {_said(group)} with {_size(group)} parameters."
+
+
+def _size(group: Group) -> str:
+    return short_count(group.median_of("parameters")).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _said(group: Group) -> str:

@@ -9,9 +9,10 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from regrow.lab.data import ACCURACY, Score
-from regrow.lab.report.formats import byte_size, clock, duration, percent, short_count, signed
-from regrow.lab.report.results import Collection, Experiment, Group, Result
+from regrow.lab.data import ACCURACY
+from regrow.lab.report.formats import clock, duration, percent, short_count, signed
+from regrow.lab.report.result import Result
+from regrow.lab.report.results import Collection, Experiment, Group
 
 Value = float | str | None
 
@@ -24,6 +25,7 @@ class Cell:
     value: Value
     remark: str = ""
     family: str = ""
+    is_best: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as text and values, for the page."""
+    """A table as text and values, for the page; a row of its foot is a name and a cell as wide as the rest."""
 
     columns: Sequence[Column]
     rows: list[list[Cell]]
-
-
-def _spread(score: Score, mean: float, sd: float | None) -> str:
-    return score.number(mean) if sd is None else f"{score.number(mean)} ± {score.number(sd)}"
+    foot: Sequence[list[Cell]] = ()
 
 
 def _method(group: Group) -> Cell:
@@ -56,16 +55,7 @@ def _sparsity(group: Group) -> Cell:
 
 
 def _score(group: Group) -> Cell:
-    return Cell(_spread(group.score, group.mean, group.sd), group.mean)
-
-
-def _median(group: Group) -> Cell:
-    return Cell(group.score.number(group.median), group.median)
-
-
-def _range(group: Group) -> Cell:
-    low, high = (group.score.number(end(group.scores)) for end in (min, max))
-    return Cell("" if len(group.results) == 1 else f"{low} \N{EN DASH} {high}", min(group.scores))
+    return Cell(group.score.spread(group.mean, group.sd), group.mean)
 
 
 def _reference(group: Group) -> Cell:
@@ -73,7 +63,7 @@ def _reference(group: Group) -> Cell:
     if reference is None:
         return Cell("", None)
     remark = "length differs" if group.has_other_length else ""
-    return Cell(_spread(group.score, reference.mean, reference.sd), reference.mean, remark)
+    return Cell(group.score.spread(reference.mean, reference.sd), reference.mean, remark)
 
 
 def _difference(group: Group) -> Cell:
@@ -84,19 +74,6 @@ def _difference(group: Group) -> Cell:
 def _parameters(group: Group) -> Cell:
     number = group.median_of("parameters")
     return Cell(f"{number:,.0f}", number)
-
-
-def _bits(group: Group) -> Cell:
-    number = group.median_of("bits")
-    return Cell(f"{number:,.0f}", number, byte_size(number))
-
-
-def _bytes(group: Group) -> Cell:
-    storages = {result.config.storage for result in group.results}
-    if len(storages) > 1 or any(result.training_bytes is None for result in group.results):
-        return Cell("", None)
-    number = group.median_of("training_bytes")
-    return Cell(byte_size(8 * number), number)
 
 
 def _flops(group: Group) -> Cell:
@@ -122,13 +99,9 @@ COLUMNS: dict[Column, Callable[[Group], Cell]] = {
     Column("sparsity", "sparsity"): _sparsity,
     Column("n", "n"): lambda group: Cell(str(len(group.results)), len(group.results)),
     SCORE: _score,
-    Column("median", "median"): _median,
-    Column("range", "min \N{EN DASH} max"): _range,
     Column("reference", "reference, %"): _reference,
     Column("difference", "difference"): _difference,
     Column("parameters", "parameters"): _parameters,
-    Column("bits", "description length, bits"): _bits,
-    Column("bytes", "training state"): _bytes,
     Column("flops", "FLOPs"): _flops,
     Column("epochs", "epochs"): _epochs,
     Column("seconds", "time per run"): _seconds,

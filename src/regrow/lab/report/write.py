@@ -15,6 +15,7 @@ from regrow.lab.report.benches import Bench, read_benches
 from regrow.lab.report.canvas import Plate
 from regrow.lab.report.export import results_csv, runs_csv
 from regrow.lab.report.figures import plates
+from regrow.lab.report.matrix import common, matrix, matrix_caption
 from regrow.lab.report.reference import note_for
 from regrow.lab.report.results import Collection, Experiment, collect
 from regrow.lab.report.story import overview, story, title
@@ -39,6 +40,9 @@ class Section:
     experiment: Experiment
     story: str
     note: str
+    matrix: Grid | None
+    matrix_caption: str
+    common: str
     plates: list[Plate]
     results: Grid
 
@@ -70,7 +74,9 @@ def render(found: Collection, sections: Sequence[Section], benches: Sequence[Ben
     )
     script = Markup(_source(pages, "report.js"))
     style = pages.get_template("report.css").render(
-        light=Markup(palette.variables(is_dark=False)), dark=Markup(palette.variables(is_dark=True))
+        light=Markup(palette.variables(is_dark=False)),
+        dark=Markup(palette.variables(is_dark=True)),
+        num_views=max((len(plate.views) for section in sections for plate in section.plates), default=0),
     )
     return pages.get_template("report.html").render(
         found=found,
@@ -105,7 +111,16 @@ def _find(paths: Sequence[Path], problems: Sequence[str]) -> Collection:
 def _section(experiment: Experiment) -> Section:
     has_reference = any(group.reference for group in experiment.groups)
     note = note_for(str(experiment.config.model), str(experiment.config.data)) if has_reference else ""
-    return Section(experiment, story(experiment), note, plates(experiment), results_grid(experiment.groups))
+    return Section(
+        experiment,
+        story(experiment),
+        note,
+        matrix(experiment),
+        matrix_caption(experiment),
+        " ".join(common(experiment)),
+        plates(experiment),
+        results_grid(experiment.groups),
+    )
 
 
 def _write_figures(plate: Plate, folder: Path) -> None:
