@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,9 +117,9 @@ def test_the_number_of_lanes_follows_the_memory(tmp_path: Path):
             most = max(most, self.open)
             super().begin(run)
 
-        def end(self, run: str, how: str) -> None:
+        def end(self, run: str, *how: Any) -> None:
             self.open -= 1
-            super().end(run, how)
+            super().end(run, *how)
 
     with Watched(Console(file=io.StringIO())) as board:
         sweep(configs, tmp_path, GPU, None, board)

@@ -23,8 +23,8 @@ from regrow.lab.cli.main import app
 from regrow.lab.config import Config, make_config
 from regrow.lab.config.experiment import parse_override
 from regrow.lab.run.folder import RunFolder
-from regrow.lab.run.loop import Options, Progress, train
-from regrow.lab.sweep.backlog import Backlog, Outcome, with_parents
+from regrow.lab.run.loop import Options, train
+from regrow.lab.sweep.backlog import Backlog, Outcome
 from regrow.lab.sweep.lanes import train_in_lanes
 from regrow.lab.sweep.outcome import Ending
 from regrow.lab.sweep.progress import Board
@@ -61,12 +61,6 @@ def test_lanes_that_are_interrupted_save_and_say_what_is_left(tmp_path: Path):
     outcome = backlog.close()
     assert len(outcome.stopped) == 3
     assert len(list(tmp_path.glob("*/checkpoint.pt"))) == 2
-
-
-def test_parents_come_first_and_once():
-    compressed = [small(method={"name": "Gradual", "sparsity": sparsity}) for sparsity in (0.8, 0.9)]
-    names = [config.method_name for config in with_parents(compressed)]
-    assert names == ["Dense", "Gradual", "Gradual"]
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path):
@@ -264,16 +258,3 @@ def test_the_exit_code_tells_that_another_process_trains(command: str, tmp_path:
         told = CliRunner().invoke(app, arguments)
     assert told.exit_code == 75
     assert "another process is training" in told.stderr
-
-
-def test_the_board_shows_a_line_for_every_run():
-    said = io.StringIO()
-    with Board(Console(file=said, force_terminal=True, width=160)) as board:
-        board.begin("one")
-        board.begin("two")
-        board.update("one", Progress(50, 100, 1, 4, 0.9, 0.25, "accuracy 97.50 %"))
-        board._bars.refresh()
-        board.end("two", "done: 98.00 % in 3 s")
-    shown = said.getvalue()
-    for part in ("one", "two", "epoch 2/4", "sparsity 0.900", "loss 0.2500", "accuracy 97.50 %", "50/100"):
-        assert part in shown

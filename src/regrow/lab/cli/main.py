@@ -154,7 +154,7 @@ def sweep(
     """
     from regrow.lab.config.experiment import read_experiment
     from regrow.lab.run.folder import RunFolder, bring_again
-    from regrow.lab.sweep.backlog import with_parents
+    from regrow.lab.sweep.plan import with_parents
     from regrow.lab.sweep.progress import Board
     from regrow.lab.sweep.sweep import sweep as train_all
 

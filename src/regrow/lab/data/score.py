@@ -26,13 +26,6 @@ class Score:
         value = row.get(f"{part}accuracy" if self.per_loss is None else f"{part}loss")
         return value if value is None or self.per_loss is None else value * self.per_loss
 
-    def said(self, value: float) -> str:
-        """
-        >>> ACCURACY.said(98.664), BITS_PER_BYTE.said(1.25)
-        ('accuracy 98.66 %', '1.250 bits per byte')
-        """
-        return f"{self.words} {self.text(value)}" if self.unit else self.text(value)
-
     def number(self, value: float) -> str:
         return f"{value:.{self.digits}f}"
 

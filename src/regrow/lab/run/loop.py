@@ -34,9 +34,8 @@ class Progress:
     num_steps: int
     epoch: int
     num_epochs: int
-    sparsity: float
     loss: float | None
-    score: str | None
+    score: float | None
 
 
 @dataclass(frozen=True)
@@ -200,17 +199,14 @@ def _other_score(training: Training) -> dict[str, float | None]:
 
 
 def _progress(training: Training) -> Progress:
-    last = training.metrics[-1] if training.metrics else None
-    score = training.config.data.score
-    value = score.of(last) if last else None
+    last = training.metrics[-1] if training.metrics else {}
     return Progress(
         training.step,
         training.num_steps,
         training.epoch,
         training.num_epochs,
-        training.sparse.sparsity,
-        last["train_loss"] if last else None,
-        None if value is None else score.said(value),
+        last.get("train_loss"),
+        training.config.data.score.of(last),
     )
 
 

@@ -1,14 +1,13 @@
 """The runs of a sweep that are still to be trained, and what became of the others."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regrow.lab.config import Config, parent_id, parent_of
-from regrow.lab.run.folder import BadRun, RunFolder
-from regrow.lab.sweep.branches import find_trunks, parting_epoch
+from regrow.lab.config import Config, parent_id
+from regrow.lab.run.folder import RunFolder
 from regrow.lab.sweep.outcome import Ending
+from regrow.lab.sweep.plan import make_plan, waiting_branches
 from regrow.lab.sweep.progress import Board
 
 
@@ -33,30 +32,20 @@ class Outcome:
         return "stopped" if self.stopped else "elsewhere" if self.elsewhere else "done"
 
 
-def with_parents(configs: Sequence[Config]) -> list[Config]:
-    """The runs, and before each the one it starts from, once."""
-    ordered: dict[str, Config] = {}
-    for config in configs:
-        parent = parent_of(config)
-        for one in [*(with_parents([parent]) if parent else []), config]:
-            ordered.setdefault(one.id, one)
-    return list(ordered.values())
-
-
 class Backlog:
     """Hands out runs, the longest first, each when the one it starts from is finished or has come to its branch."""
 
     def __init__(self, configs: Sequence[Config], root: Path, board: Board) -> None:
-        self.outcome = Outcome()
-        self._root, self._board = root, board
-        self._runs = runs = {config.id: config for config in with_parents(configs)}
-        self.outcome.skipped += [run for run, config in runs.items() if self._folder(run).has_finished(config)]
-        left = {run: config for run, config in runs.items() if run not in self.outcome.skipped}
-        self._trunks = self._find_trunks(left)
+        plan = make_plan(configs, root)
+        self.outcome = Outcome(skipped=plan.finished)
+        self._root, self._board, self._runs = root, board, plan.runs
+        left = {run: plan.runs[run] for run in plan.left}
+        self._trunks = waiting_branches(left.values(), root)
         order = sorted(left, key=lambda run: (-left[run].num_epochs, run in self._trunks))
         self._waiting = {run: left[run] for run in order}
         self._unfinished = set(left)
         self._parents = {run: parent_id(config) for run, config in left.items()}
+        board.expect(plan)
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -79,7 +68,7 @@ class Backlog:
         dropped = []
         if ending.kind != "done":
             dropped = self._drop_dependents(run)
-            self._trunks = self._find_trunks(self._waiting)
+            self._trunks = waiting_branches(self._waiting.values(), self._root)
         if ending.kind == "done":
             self.outcome.done.append(run)
         elif ending.kind == "stopped":
@@ -89,7 +78,7 @@ class Backlog:
         else:
             self.outcome.failed[run] = ending.sentence
             self.outcome.failed |= dict.fromkeys(dropped, f"not started, because {run} failed")
-        self._board.end(run, str(ending))
+        self._board.end(run, ending, dropped)
 
     def close(self) -> Outcome:
         """What is still waiting was not begun; what others trained may be finished by now."""
@@ -105,17 +94,6 @@ class Backlog:
         if self._parents[run] in self._unfinished:
             return False
         return self._trunks.get(run) not in self._unfinished or self._folder(run).file("checkpoint.pt").exists()
-
-    def _find_trunks(self, runs: Mapping[str, Config]) -> dict[str, str]:
-        """Which of these runs wait for another one of them to come to where their ways part."""
-        found = find_trunks(runs.values())
-        return {run: trunk for run, trunk in found.items() if self._epochs_of(trunk) <= parting_epoch(runs[run])}
-
-    def _epochs_of(self, run: str) -> int:
-        """How far it came before."""
-        with suppress(BadRun):  # which it will say itself
-            return len(self._folder(run).read_table("metrics.csv"))
-        return 0
 
     def _folder(self, run: str) -> RunFolder:
         return RunFolder(self._root / run)

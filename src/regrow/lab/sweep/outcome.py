@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regrow.lab.data import FetchError
+from regrow.lab.report.formats import duration
 from regrow.lab.run.folder import BadRun, InUse, RunFolder
 from regrow.lab.run.loop import Stopped
 from regrow.lab.run.state import NotFinite
@@ -42,11 +43,11 @@ def ended_by(error: Exception) -> Ending:
     return Ending("stopped" if isinstance(error, Stopped) else "failed", str(error))
 
 
-def result_in(folder: RunFolder) -> Ending:
-    """Of a run that has come to its end."""
+def result_in(folder: RunFolder, how: str = "done") -> Ending:
+    """Of a run that has come to its end, now or before."""
     try:
         summary, score = folder.summary(), folder.config().data.score
         assert summary is not None
-        return Ending("done", f"done: {score.text(summary[score.key])} in {summary['seconds']:.0f} s")
+        return Ending("done", f"{how}: {score.text(summary[score.key])} in {duration(summary['seconds'])}")
     except BadRun as error:
         return Ending("failed", str(error))

@@ -8,9 +8,10 @@ from pathlib import Path
 from regrow.lab.config import Config
 from regrow.lab.run.folder import RunFolder
 from regrow.lab.run.loop import Options, train
-from regrow.lab.sweep.backlog import Backlog, Outcome, with_parents
+from regrow.lab.sweep.backlog import Backlog, Outcome
 from regrow.lab.sweep.lanes import train_in_lanes
-from regrow.lab.sweep.outcome import Ending, how_it_ends
+from regrow.lab.sweep.outcome import Ending, how_it_ends, result_in
+from regrow.lab.sweep.plan import make_plan
 from regrow.lab.sweep.processes import train_in_processes
 from regrow.lab.sweep.progress import Board
 from regrow.lab.sweep.signals import stop_on_signals
@@ -27,12 +28,21 @@ def sweep(configs: Sequence[Config], root: Path, options: Options, at_once: int 
 
 def train_here(config: Config, root: Path, options: Options, board: Board) -> Ending:
     """Train a run, and before it those it starts from, in this process; tells how the last that was tried ended."""
-    for one in with_parents([config]):
-        board.begin(one.id)
-        with stop_on_signals() as should_stop:
-            told = replace(options, on_progress=partial(board.update, one.id), should_stop=should_stop)
-            ending = how_it_ends(partial(train, one, root, told), RunFolder(root / one.id))
-        board.end(one.id, str(ending))
+    plan = make_plan([config], root)
+    board.expect(plan)
+    for one in plan.runs.values():
+        if one.id in plan.left:
+            ending = _train_here(one, root, options, board)
+        else:
+            ending = result_in(RunFolder(root / one.id), "already done")
+        board.end(one.id, ending)
         if ending.kind != "done":
             break
     return ending
+
+
+def _train_here(config: Config, root: Path, options: Options, board: Board) -> Ending:
+    board.begin(config.id)
+    with stop_on_signals() as should_stop:
+        told = replace(options, on_progress=partial(board.update, config.id), should_stop=should_stop)
+        return how_it_ends(partial(train, config, root, told), RunFolder(root / config.id))
