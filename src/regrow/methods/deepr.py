@@ -26,7 +26,10 @@ from regrow.methods.method import Method, check, is_number, is_whole, method
 
 @method
 class DeepR(Method):
-    """`temperature`: of the noise, a number, {first step: number} or a function of the step. `l1`: the drift."""
+    """`temperature`: of the noise, a number, {first step: number} or a function of the step. `l1`: the drift.
+
+    `scope`: where as many are reactivated as went dormant, "layer" or "network".
+    """
 
     period: int | Mapping[int, int] = 1
     l1: float = 1e-5

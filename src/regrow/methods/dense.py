@@ -11,7 +11,7 @@ from regrow.methods.method import Method, method
 
 @method
 class Dense(Method):
-    """All weights, always."""
+    """All weights, always. `sparsity`: has no effect."""
 
     sparsity: float = 0.0
     rewires: ClassVar[bool] = False

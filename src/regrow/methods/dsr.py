@@ -23,7 +23,9 @@ _LOWEST, _HIGHEST = 2.0**-100, 2.0**100
 
 @method
 class DSR(Method):
-    """`prune`: units to prune in each rewiring, a count or a fraction of the active ones. `threshold`: the first H."""
+    """`prune`: units to prune in each rewiring, a count or a fraction of the active ones. `tolerance`: by what share of
+    it the number that went may miss it before H changes. `threshold`: the first H, below which weights are pruned.
+    """
 
     prune: int | float = 0.1
     tolerance: float = 0.1

@@ -24,7 +24,10 @@ from regrow.methods.method import Method, check, check_fraction, check_sparsity,
 
 @method
 class GraNet(Method):
-    """`fraction`: of each layer's units, falling to none at `until`. `first_sparsity`, `ramp`: how the budget falls."""
+    """`fraction`: of each layer's units, falling to none at `until`. `first_sparsity`: that of the network at step 0.
+
+    `ramp`: the share of `until` at which the sparsity has reached its target.
+    """
 
     until: int | None = 10_000
     distribution: Distribution = "erk"

@@ -91,8 +91,9 @@ class Method(ABC):
 
     `sparsity`: the fraction of positions that are inactive, over all sparse layers together. `period`: steps between
     rewirings, or {first step: period}. `until`: the step after which there are no more. `granularity`: what is pruned
-    and grown as one. `distribution`: how the budget is shared among layers at the start. `l1`: strength of the pull of
-    active weights towards 0.
+    and grown as one: "weight", "kernel", "channel", or blocks such as "4x4". `distribution`: how the budget is shared
+    among layers at the start: "uniform", "er", "erk" or {layer pattern: sparsity}. `l1`: strength of the pull of active
+    weights towards 0.
     """
 
     sparsity: float

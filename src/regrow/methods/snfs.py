@@ -19,7 +19,10 @@ from regrow.methods.method import Method, check_fraction, method
 
 @method
 class SNFS(Method):
-    """`fraction`: as in RigL. `momentum`: how much of the running mean is kept each step."""
+    """`fraction`: of each layer's units at step 0, falling to none at `until`; constant where `until` is None.
+
+    `momentum`: how much of the running mean is kept each step.
+    """
 
     fraction: float = 0.5
     momentum: float = 0.9
