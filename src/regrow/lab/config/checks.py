@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.core.names import suggest
 from regrow.core.random import NUM_SEEDS
+from regrow.lab.config.component import check_single
+from regrow.lab.config.places import places_of
 from regrow.lab.config.schedule import TIMES, check_schedule, is_schedule
 from regrow.lab.config.start import check_choice
 from regrow.methods.method import METHODS, is_number, is_whole
@@ -25,13 +27,23 @@ def check_method_name(method: Mapping[str, Any]) -> None:
 def check_fields(given: Mapping[str, Any], kind: type, what: str, told_otherwise: Sequence[str] = ()) -> None:
     """Refuse names that a table does not have, and tables without those it needs."""
     known = [f.name for f in fields(kind)]
-    for name in given:
+    for name, value in given.items():
         if name not in known:
-            raise ValueError(f"{what} has no field {name!r}; {suggest(str(name), known)}")
+            places = " or ".join(f"{place}={value}" for place in places_of(str(name)))
+            hint = f"say {places}" if places else suggest(str(name), known)
+            raise ValueError(f"{what} has no field {name!r}; {hint}")
     for f in fields(kind):
         is_needed = f.default is MISSING and f.default_factory is MISSING and f.name not in told_otherwise
         if is_needed and f.name not in given:
             raise ValueError(f"{what} needs {f.name}")
+
+
+def check_method_fields(method: Mapping[str, Any]) -> None:
+    """Refuse lists but where a field is one."""
+    defaults = {field.name: field.default for field in fields(METHODS[method["name"]])}
+    for key, value in method.items():
+        if not isinstance(defaults.get(key), (list, tuple)):
+            check_single("sparsity" if key == "sparsity" else f"method.{key}", value)
 
 
 def check_rest_is_told(given: Mapping[str, Any], model: str) -> None:

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from regrow.core.names import suggest
 from regrow.methods.method import is_number
@@ -47,6 +48,9 @@ class Component:
             if field.default is MISSING and field.default_factory is MISSING and field.name not in given:
                 raise ValueError(f"{cls.kind} {cls.name} needs {field.name}, e.g. {cls.kind}.{field.name}=...")
         hints = get_type_hints(cls)
+        for name, value in given.items():
+            if _is_single(hints[name]):
+                check_single(f"{cls.kind}.{name}", value)
         made = cls(**{name: _converted(value, hints[name]) for name, value in given.items()})
         made.check()
         return made
@@ -91,6 +95,21 @@ class Component:
         if not is_number(value) or value < 0 or (below is not None and value >= below):
             bounds = "a number >= 0" if below is None else f"in [0, {below:g})"
             raise ValueError(f"{self.kind}.{name} must be {bounds}, got {value!r}")
+
+
+def check_single(key: str, value: Any) -> None:
+    """A run has one value of what a grid may vary."""
+    if isinstance(value, list):
+        raise ValueError(
+            f"{key} is one value in a run, got {value}; for a run with each of them write grid.{key} = {value} in an "
+            "experiment"
+        )
+
+
+def _is_single(hint: Any) -> bool:
+    """Whether what is annotated so is a number or a text, or maybe none."""
+    parts = get_args(hint) if isinstance(hint, UnionType) else [hint]
+    return set(parts) <= {int, float, str, bool, NoneType}
 
 
 def _converted(value: Any, hint: Any) -> Any:

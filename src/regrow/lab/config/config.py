@@ -11,12 +11,13 @@ from regrow.lab.config.checks import (
     check_config,
     check_fields,
     check_length_is_told,
+    check_method_fields,
     check_method_name,
     check_plain_values,
     check_positive,
     check_rest_is_told,
 )
-from regrow.lab.config.component import Component, read_component
+from regrow.lab.config.component import Component, check_single, read_component
 from regrow.lab.config.paper import Settings, merge
 from regrow.lab.config.schedule import TIMES, Timetable, is_schedule, read_schedule, rewritten, tidy
 from regrow.lab.config.start import FRESH, Start
@@ -149,6 +150,8 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     given = spell_out(settings)
     model = read_component("model", given.setdefault("model", "lenet_300_100"))
     check_method_name(given.get("method", {}))
+    check_method_fields(given["method"])
+    check_single("optimizer.lr", given.get("optimizer", {}).get("lr"))
     check_length_is_told(given)
     is_thin = given.get("width") == "thin"
     below = paper.settings_for(model.paper, given["method"]["name"], is_thin, given.get("stretch"))
@@ -185,6 +188,8 @@ def _that_fit(below: Settings, given: Settings) -> Settings:
 def spell_out(settings: Mapping[str, Any]) -> Settings:
     """Settings in their full form: `method = "DSR"` is its name, `sparsity` a field of the method."""
     given = merge({}, settings)
+    for key, value in given.items():
+        check_single(key, value)
     for table in ("method", "optimizer"):
         if isinstance(given.get(table), str):
             given[table] = {"name": given[table]}
