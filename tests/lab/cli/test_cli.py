@@ -1,30 +1,22 @@
-"""The command line, as a user types it."""
+"""Commands: what they do, say and refuse."""
 
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from command_line import regrow
+from example_runs import write_run
 
-from regrow.lab.cli.main import app
+from regrow import METHODS, __version__
 from regrow.lab.config.component import components
 from regrow.lab.report.benches import read_benches
 
 SMALL = "--data synthetic --epochs 2 batch_size=200"
-
-
-def regrow(line: str, root: Path | None = None) -> tuple[int, str]:
-    where = ["--runs", str(root)] if root else []
-    result = CliRunner().invoke(app, [*shlex.split(line), *where], env={"COLUMNS": "200", "NO_COLOR": "1"})
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
 
 
 def test_help_of_train_names_all_networks():
@@ -47,9 +39,23 @@ def test_train_says_where_the_run_is_and_show_shows_it(tmp_path: Path):
     assert code == 0
     folder = next(tmp_path.iterdir())
     assert str(folder) in said
+    _, again = regrow(f"train --method DSR --sparsity 0.9 {SMALL} method.period=4", tmp_path)
+    assert f"{folder.name}  already done: " in again
     code, shown = regrow(f"show {folder}")
     assert code == 0
     assert "fc1" in shown
+
+
+def test_a_run_is_shown_by_its_id_or_a_part_of_it(tmp_path: Path):
+    first, second = (write_run(tmp_path / place, 97.0, method="DSR", sparsity=0.9, epochs=4, seed=seed).name
+                     for seed, place in enumerate((".", "below")))  # fmt: skip
+    for part in (first, first[-8:], "seed0", f"{tmp_path}/{first}"):
+        assert first in regrow(f"show {part}", tmp_path)[1]
+    assert second in regrow(f"show {second[-8:]}", tmp_path)[1]
+    code, said = regrow("show dsr", tmp_path)
+    assert code == 1
+    assert f"2 runs below {tmp_path} have 'dsr' in their id, say more of it: below/{second}, {first}" in said
+    assert "has no config.json" in regrow(f"show {tmp_path / 'below'}")[1]
 
 
 def test_a_compressed_run_trains_its_dense_run_first(tmp_path: Path):
@@ -64,8 +70,6 @@ def test_a_sweep_ends_with_a_table_and_a_report_can_be_made_of_it(tmp_path: Path
         'data = "synthetic"\nepochs = 2\nbatch_size = 200\ngrid.seed = [0, 1]\n[[runs]]\nmethod = "Static"\n'
         'sparsity = 0.9\n[[runs]]\nmethod = "DSR"\nsparsity = 0.9\n'
     )
-    code, listed = regrow(f"sweep {file} --dry-run seed=0", tmp_path / "runs")
-    assert (code, listed.count("to do")) == (0, 2)
     code, said = regrow(f"sweep {file} --jobs 2 seed=0 --only dsr --only static", tmp_path / "runs")
     assert code == 0
     assert "DSR" in said
@@ -87,7 +91,9 @@ def test_a_sweep_ends_with_a_table_and_a_report_can_be_made_of_it(tmp_path: Path
         ("train -m DSR -s 0.9 --device foo", "there is no device 'foo'"),
         ("train -m DSR -s 0.9 --model wrn_5_2", "depth must be 6n + 4"),
         ("sweep nothing.toml", "there is no experiment"),
-        ("show nothing", "has no config.json"),
+        ("show nothing", "there is no run 'nothing' below runs"),
+        ("train -m DSR -s 0.9 lr=0.1", "a run has no field 'lr'; say optimizer.lr=0.1"),
+        ("train -m DSR sparsity=[0.9,0.95]", "write grid.sparsity = [0.9, 0.95] in an experiment"),
         ("report nothing", "there is no folder"),
         ("methods DRS", "did you mean 'DSR'"),
         ("data mnits", "did you mean 'mnist'"),
@@ -99,6 +105,28 @@ def test_bad_input_gets_one_sentence_and_no_traceback(line: str, message: str, t
     assert message in said
     assert "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train -m DSR -s 0.9 --lr 0.1", "there is no option --lr; say optimizer.lr=0.1"),
+        (
+            "train -m SNFS -s 0.9 --momentum=0.8",
+            "there is no option --momentum; say optimizer.momentum=0.8 or method.momentum=0.8",
+        ),
+        ("train -m DSR -s 0.9 --batch-size 50", "there is no option --batch-size; say batch_size=50"),
+        ("train -m DSR -s 0.9 --until", "there is no option --until; say method.until=..."),
+        ("sweep mine.toml --seed 3", "there is no option --seed; say seed=3"),
+    ],
+)
+def test_a_setting_given_as_an_option_is_answered_with_how_to_say_it(line: str, message: str, tmp_path: Path):
+    assert regrow(line, tmp_path) == (2, f"error: {message}\n")
+    assert "No such option: --loss" in regrow("train -m DSR --loss 3", tmp_path)[1]
+
+
+def test_the_version_is_told():
+    assert regrow("--version") == (0, f"regrow {__version__}\n")
 
 
 def test_threads_that_no_machine_has_are_refused(tmp_path: Path):
@@ -115,18 +143,26 @@ def test_messages_may_contain_brackets(tmp_path: Path):
     assert "odd[bold]" in said
 
 
-def test_a_dry_run_lists_what_would_be_trained_first(tmp_path: Path):
-    file = tmp_path / "mine.toml"
-    file.write_text('method = "Gradual"\nsparsity = 0.9\n')
-    assert "-dense-" in regrow(f"sweep {file} --dry-run", tmp_path)[1]
-
-
-def test_methods_and_data_are_listed():
+def test_methods_are_listed_with_the_defaults_that_matter_in_comparisons():
     _, listed = regrow("methods")
-    assert all(name in listed for name in ("DSR", "SET", "DeepR", "RigL", "Gradual", "Hashed"))
-    _, about = regrow("methods DSR")
-    assert "Mostafa & Wang" in about
-    assert "tolerance" in about
+    rows = {line.split()[0]: line.split()[1:4] for line in listed.splitlines() if line[1:2].isupper()}
+    assert rows.keys() >= set(METHODS)
+    assert rows["RigL"] == ["erk", "100", "None"]
+    assert rows["DeepR"] == ["uniform", "1", "None"]
+    assert rows["GraNet"] == ["erk", "100", "10,000"]
+    assert rows["Static"][0] == "uniform"
+    assert "10,000" not in " ".join(rows["Static"])
+
+
+def test_a_method_is_told_with_its_fields():
+    _, about = regrow("methods RigL")
+    assert "Evci et al." in about
+    assert re.search("fraction +0.3 +of each layer's units at step 0, falling to none at `until`", about)
+    assert re.search("distribution +erk +how the budget is shared", about)
+    assert re.search("sparsity +the fraction of positions", about)
+
+
+def test_data_sets_are_listed():
     assert "cifar10" in regrow("data")[1]
 
 

@@ -2,19 +2,17 @@
 
 import importlib.util
 import resource
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from command_line import regrow
 from safetensors.torch import load_file
 from torch import nn
-from typer.testing import CliRunner
 
 import regrow as library
-from regrow.lab.cli.main import app
 from regrow.lab.models import build
 
 needs_onnx = pytest.mark.skipif(
@@ -22,13 +20,6 @@ needs_onnx = pytest.mark.skipif(
     reason="needs the packages of regrow[onnx]",
 )
 RunSmall = Callable[..., Path]
-
-
-def regrow(line: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, shlex.split(line), env={"COLUMNS": "200", "NO_COLOR": "1"})
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
 
 
 @pytest.fixture

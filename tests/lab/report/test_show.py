@@ -1,12 +1,14 @@
 """One run in the terminal."""
 
 import io
+import re
 from pathlib import Path
 
 from example_runs import write_run
 from rich.console import Console
+from text_runs import a_text, on
 
-from regrow.lab.report.show import bar, show_run, sparkline
+from regrow.lab.report.show import bar, show_config, show_run, sparkline
 from regrow.lab.run.folder import read_run
 
 
@@ -49,7 +51,27 @@ def test_a_large_network_fits_80_columns(tmp_path: Path) -> None:
 def test_what_departs_from_the_paper_is_marked(tmp_path: Path) -> None:
     text = shown(write_run(tmp_path, 97.0, method={"name": "DSR", "prune": 300}, sparsity=0.9, epochs=4))
     marked = [line.split()[0] for line in text.splitlines() if "not the paper's" in line]
-    assert marked == ["method.prune"]
+    assert marked == ["method.prune", "epochs"]
+    as_published = {line.split()[0] for line in text.splitlines() if line.rstrip().endswith("  the paper's")}
+    assert as_published >= {"data", "method.period", "method.until", "method.l1", "optimizer.lr", "optimizer.momentum"}
+    assert not as_published & {"seed", "method.sparsity", "method.tolerance"}
+
+
+def test_settings_that_nobody_said_are_shown_where_they_have_an_effect(tmp_path: Path) -> None:
+    text = shown(write_run(tmp_path, 97.0, method="RigL", sparsity=0.9, epochs=4))
+    for line in ("method.distribution *erk", "method.fraction *0.3", "method.period *100", "clip *none"):
+        assert re.search(line, text)
+    assert "method.period" not in shown(write_run(tmp_path, 97.0, method="Static", sparsity=0.9, epochs=4))
+
+
+def test_of_other_networks_the_defaults_stand_for_the_paper(tmp_path: Path) -> None:
+    run = on(a_text(tmp_path), learning_rate={"name": "cosine", "peak": 0.1, "warmup": 3}, optimizer={"momentum": 0.8})
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(show_config(run))
+    text = console.export_text()
+    assert "paper" not in text
+    assert re.search("optimizer.momentum *0.8 *not the default", text)
+    assert re.search("learning_rate.peak *0.1", text)
 
 
 def test_a_dense_run_has_no_layers(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
     from regrow.lab.run.loop import Options
@@ -52,9 +53,33 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, code: int = 1) -> NoReturn:
     err.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True)
-    raise typer.Exit(1)
+    raise typer.Exit(code)
+
+
+class TakesSettings(TyperCommand):
+    """A command that is told settings as key=value, and says so where one is given as an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        for option, following in zip(args, [*args[1:], "--"], strict=True):
+            name, equals, value = option.partition("=")
+            if name.startswith("--") and name not in known and (places := _places_of(name)):
+                value = value if equals else "..." if following.startswith("--") else following
+                _fail(f"there is no option {name}; say {' or '.join(f'{place}={value}' for place in places)}", 2)
+        return super().parse_args(ctx, args)
+
+
+def _places_of(option: str) -> list[str]:
+    from dataclasses import fields
+
+    from regrow.lab.config import Config
+    from regrow.lab.config.places import places_of
+
+    name = option.removeprefix("--").replace("-", "_")
+    is_at_the_top = name == "sparsity" or name in {field.name for field in fields(Config)}
+    return [name] if is_at_the_top else places_of(name)
 
 
 def make_options(device: str, threads: int | None, compiles: bool | None, save_every: float) -> "Options":

@@ -54,6 +54,18 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def roughly(seconds: float) -> str:
+    """For what is only estimated.
+
+    >>> roughly(2), roughly(44), roughly(130), roughly(5400), roughly(8000), roughly(200_000)
+    ('10 s', '40 s', '2 min', '90 min', '2.2 h', '56 h')
+    """
+    if seconds < 95:
+        return f"{max(round(seconds, -1), 10):.0f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{minutes:.0f} min" if minutes < 100 else f"{hours:.1f} h" if hours < 10 else f"{hours:.0f} h"
+
+
 def percent(value: float | None) -> str:
     return "" if value is None or not isfinite(value) else f"{value:.2f}"
 

@@ -1,6 +1,7 @@
 """One run in the terminal: its settings, its result, its layers and how their sparsities emerged."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from itertools import chain
 from typing import Any
 
@@ -11,10 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from regrow.lab.config import Config, paper
 from regrow.lab.report.formats import byte_size, duration, several, short_count
 from regrow.lab.report.labels import departures, experiment_title, label
 from regrow.lab.report.result import Layer, Result, read_result
 from regrow.lab.run.folder import Run
+from regrow.methods.method import METHODS
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
@@ -24,8 +27,7 @@ _MOST_POINTS = 18
 def show_run(run: Run) -> RenderableType:
     """Everything worth seeing of a run, finished or not."""
     config = run.config
-    title = Text(f"{label(config)}, {experiment_title(config)}", style="bold")
-    parts: list[RenderableType] = [title, Text(config.id, style="dim"), "", settings_table(run), ""]
+    parts: list[RenderableType] = [show_config(config), ""]
     if run.summary is None:
         is_in_epochs = config.max_steps is None or not run.metrics
         done = len(run.metrics) if is_in_epochs else f"{run.metrics[-1]['step']:,.0f}"
@@ -38,15 +40,41 @@ def show_run(run: Run) -> RenderableType:
     return Stack(*parts)
 
 
-def settings_table(run: Run) -> Table:
-    """All settings; those that depart from the paper's are marked."""
-    changed = departures(run.config)
+def show_config(config: Config) -> RenderableType:
+    """What a run is, trained or not: its settings, with those that are the paper's for its network and method."""
+    title = Text(f"{label(config)}, {experiment_title(config)}", style="bold")
     table = Table.grid(padding=(0, 2))
-    for key, value in _flatten(run.config.settings()).items():
+    for key, value, is_usual in _settings(config):
+        usual = "the paper's" if config.model.paper else "the default"
+        remark = {True: usual, False: f"not {usual}", None: ""}[is_usual]
+        is_changed = is_usual is False
+        table.add_row(
+            Text(key, style="dim"),
+            Text(_plain(value), style="bold yellow" if is_changed else ""),
+            Text(remark, style="" if is_changed else "dim"),
+        )
+    return Stack(title, Text(config.id, style="dim"), "", table)
+
+
+def _settings(config: Config) -> Iterator[tuple[str, Any, bool | None]]:
+    """All of them, and whether they are as the paper says, if it says anything."""
+    changed, whole = departures(config), config.settings()
+    whole["method"] = {"name": config.method_name, **_defaults_in_effect(config), **whole["method"]}
+    of_paper = paper.settings_for(config.model.paper, config.method_name, config.is_thin, config.stretch)
+    told = _flatten(of_paper)
+    told |= {f"optimizer.{name}": value for name, value in whole["optimizer"].items()} if of_paper else {}
+    for key, value in _flatten(whole).items():
         is_changed = key in changed or (key.startswith("start.") and "start" in changed)
-        style = "bold yellow" if is_changed else ""
-        table.add_row(Text(key, style="dim"), Text(_plain(value), style=style), "not the paper's" if is_changed else "")
-    return table
+        is_other = key in ("data", "epochs") and key in told and told[key] != value  # which no label speaks of
+        yield key, value, False if is_changed or is_other else True if key in told else None
+
+
+def _defaults_in_effect(config: Config) -> dict[str, Any]:
+    """Fields of the method that nobody needs to say."""
+    method = METHODS[config.method_name]
+    without_effect = () if method.rewires else ("period", "until")
+    defaults = {field.name: field.default for field in fields(method) if field.name not in without_effect}
+    return defaults if "sparsity" in config.method else {}
 
 
 def result_table(result: Result) -> Table:
@@ -135,10 +163,8 @@ def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Tables one level deep as dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
-        if key in ("method", "optimizer", "start"):
-            flat |= {
-                f"{key}.{name}": inner for name, inner in sorted(value.items(), key=lambda item: item[0] != "name")
-            }
+        if key in ("method", "optimizer", "learning_rate", "start"):
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
         else:
             flat[key] = value
     return flat

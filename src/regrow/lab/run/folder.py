@@ -231,6 +231,20 @@ def read_run(path: Path) -> Run:
     return Run(config, summary, metrics, layers, history)
 
 
+def find_run(named: str, root: Path) -> Path:
+    """The folder of a run, told by its path, by its id, or by a part of the id that no other run below `root` has."""
+    for path in (Path(named), root / named):
+        if path.is_dir():
+            return path
+    found = sorted(file.parent for file in root.glob("**/config.json") if named in file.parent.name)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise BadRun(f"there is no run {named!r} below {root}; give its folder, its id or a part of it")
+    shown = ", ".join(str(path.relative_to(root)) for path in found[:3]) + (", ..." if len(found) > 3 else "")
+    raise BadRun(f"{len(found)} runs below {root} have {named!r} in their id, say more of it: {shown}")
+
+
 def find_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """All runs in and below some folders, and a sentence for each that cannot be read."""
     folders = sorted(

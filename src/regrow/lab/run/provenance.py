@@ -19,10 +19,14 @@ def collect(device: torch.device) -> dict[str, Any]:
         "revision": _revision(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": device_name(device),
         "threads": torch.get_num_threads(),
         "host": _processor(),
     }
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:

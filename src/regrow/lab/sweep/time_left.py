@@ -7,8 +7,10 @@ from pathlib import Path
 from statistics import mean
 
 from regrow.lab.config import Config
+from regrow.lab.report.formats import roughly, several
 from regrow.lab.run.folder import BadRun, RunFolder
 from regrow.lab.run.loop import Progress
+from regrow.lab.sweep.plan import Plan
 
 _LONG_ENOUGH = 2.0
 """Seconds to watch a run before its speed says anything."""
@@ -44,6 +46,19 @@ def finished_under(root: Path, device: str) -> list[tuple[Config, float]]:
         if summary and summary.get("provenance", {}).get("device") == device:
             found.append((config, float(summary["seconds"])))
     return found
+
+
+def estimate(plan: Plan, pace: Pace, at_once: int) -> str:
+    """How many runs there are, and how long those to do take, as far as that is known."""
+    count = f"{several(len(plan.runs), 'run')}, {len(plan.finished)} done"
+    each = [pace.seconds((plan.runs[run], share)) for run, share in plan.left.items()]
+    known = [seconds for seconds in each if seconds is not None]
+    if not each:
+        return count
+    if not known:
+        return f"{count}; no finished run tells yet how long they take"
+    rest = "" if len(known) == len(each) else f" for {len(known)} of {len(each)}; no finished run tells of the others"
+    return f"{count}, about {roughly(max(max(known), sum(known) / at_once))}{rest}"
 
 
 @dataclass

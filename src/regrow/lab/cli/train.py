@@ -1,0 +1,191 @@
+"""The commands that train, or say what they would."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from regrow.lab.cli.common import (
+    Compile,
+    Device,
+    Epochs,
+    Overrides,
+    Precision,
+    Runs,
+    SaveEvery,
+    Store,
+    Threads,
+    err,
+    explained,
+    make_options,
+    out,
+)
+
+if TYPE_CHECKING:  # torch is slow to import, and --help should not be
+    from regrow.lab.config import Config
+    from regrow.lab.config.paper import Settings
+    from regrow.lab.run.loop import Options
+    from regrow.lab.sweep.backlog import Outcome
+
+_MODELS = (
+    "lenet_300_100, wrn_DEPTH_WIDTH, resnet_50, resnet_50_small, vgg_19; vit or gpt, or vit_DEPTHxWIDTH and "
+    "gpt_DEPTHxWIDTH."
+)
+
+
+@explained
+def train(
+    overrides: Overrides = None,
+    method: Annotated[str | None, typer.Option("--method", "-m", help="See `regrow methods`.")] = None,
+    sparsity: Annotated[float | None, typer.Option("--sparsity", "-s", help="Fraction of weights left out.")] = None,
+    model: Annotated[str | None, typer.Option(help=_MODELS)] = None,
+    data: Annotated[str | None, typer.Option(help="See `regrow data`; or folder:PATH.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
+    epochs: Epochs = None,
+    precision: Precision = None,
+    storage: Store = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show all settings, which are the paper's, and what is left to do.")
+    ] = False,
+    runs: Runs = Path("runs"),
+    device: Device = "auto",
+    threads: Threads = None,
+    compile_: Compile = None,
+    save_every: SaveEvery = 30.0,
+) -> None:
+    """Train one run, with the paper's settings for its network and method where nothing else is said.
+
+    Interrupted, it goes on where it was when the same command is given again; finished, it is left alone.
+
+    Example: `regrow train --method DSR --sparsity 0.99 --epochs 20 method.prune=300`
+    """
+    from regrow.lab.config import make_config
+    from regrow.lab.config.experiment import nest, parse_override
+    from regrow.lab.config.paper import merge
+    from regrow.lab.run.folder import bring_again
+    from regrow.lab.sweep.outcome import EXIT_CODES
+    from regrow.lab.sweep.progress import Board
+    from regrow.lab.sweep.sweep import train_here
+
+    named: Settings = {"model": model, "data": data, "seed": seed, "epochs": epochs, "precision": precision}
+    named |= {"storage": storage, "method.name": method, "method.sparsity": sparsity}
+    pairs = [(key, value) for key, value in named.items() if value is not None]
+    settings: Settings = {}
+    for key, value in [*pairs, *map(parse_override, overrides or [])]:
+        settings = merge(settings, nest(key, value))
+    bring_again(runs)
+    config = make_config(settings)
+    options = make_options(device, threads, compile_, save_every)
+    if dry_run:
+        from regrow.lab.report.show import show_config
+
+        out.print(show_config(config), "", sep="\n")
+        _list([config], runs, options, at_once=1)
+        return
+    with Board(err) as board:
+        ending = train_here(config, runs, options, board)
+    if ending.kind != "done":
+        raise typer.Exit(EXIT_CODES[ending.kind])
+    out.print(str(runs / config.id), soft_wrap=True, markup=False)
+
+
+@explained
+def sweep(
+    experiment: Annotated[Path, typer.Argument(help="A TOML file; see those under experiments/.")],
+    overrides: Overrides = None,
+    epochs: Epochs = None,
+    precision: Precision = None,
+    storage: Store = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time on a CPU, each in a process.")] = 1,
+    lanes: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time on a GPU, in one process; by default what fits, up to 8.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only runs whose id contains this; may be repeated.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs, what is left to do and how long it takes; train none.")
+    ] = False,
+    runs: Runs = Path("runs"),
+    device: Device = "auto",
+    threads: Threads = None,
+    compile_: Compile = None,
+    save_every: SaveEvery = 30.0,
+) -> None:
+    """Train all runs of an experiment; those that are finished are skipped, those that were interrupted go on.
+
+    A value given here replaces the one in the file, in grids too; a list replaces a grid's list.
+
+    The exit code is 0 when all runs are finished, 1 when one failed, 75 when another process is training some, 130 when
+    it was stopped.
+
+    Example: `regrow sweep experiments/lenet_mnist.toml --epochs 20 --jobs 2 seed=0 "sparsity=[0.99, 0.9]"`
+    """
+    from regrow.lab.config.experiment import read_experiment
+    from regrow.lab.run.folder import bring_again
+    from regrow.lab.sweep.lanes import MOST_LANES
+    from regrow.lab.sweep.progress import Board
+    from regrow.lab.sweep.sweep import sweep as train_all
+
+    named = {"epochs": epochs, "precision": precision, "storage": storage}
+    given = [*(f"{key}={value}" for key, value in named.items() if value is not None), *(overrides or [])]
+    bring_again(runs)
+    configs = [c for c in read_experiment(experiment, given) if not only or any(part in c.id for part in only)]
+    if not configs:
+        raise ValueError(f"none of the runs of {experiment} has {' or '.join(map(repr, only or []))} in its id")
+    threads = threads or (max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None)
+    options = make_options(device, threads, compile_, save_every)
+    at_once = lanes if options.device.startswith("cuda") else jobs
+    if dry_run:
+        _list(configs, runs, options, at_once or MOST_LANES)
+        return
+    with Board(err) as board:
+        outcome = train_all(configs, runs, options, at_once, board)
+    _tell(configs, runs, outcome)
+
+
+def _list(configs: "Sequence[Config]", root: Path, options: "Options", at_once: int) -> None:
+    """The runs, how long each trains, whether that was done; then how many they are, and how long it takes."""
+    import torch
+
+    from regrow.lab.run.provenance import device_name
+    from regrow.lab.sweep.plan import make_plan
+    from regrow.lab.sweep.time_left import Pace, estimate, finished_under
+
+    plan = make_plan(configs, root)
+    longest = max(map(len, plan.runs))
+    for run, config in plan.runs.items():
+        state = "done" if run not in plan.left else "to do" if plan.left[run] == 1 else "begun"
+        out.print(f"{run:{longest}}  {config.length:>11}  {state}", soft_wrap=True, markup=False)
+    pace = Pace(finished_under(root, device_name(torch.device(options.device))))
+    out.print(estimate(plan, pace, at_once), soft_wrap=True, markup=False)
+
+
+def _tell(configs: "list[Config]", root: Path, outcome: "Outcome") -> None:
+    """The table of what is finished, then what is not."""
+    from regrow.lab.report.formats import several
+    from regrow.lab.report.results import collect
+    from regrow.lab.report.tables import results_table
+    from regrow.lab.run.folder import RunFolder, read_runs
+    from regrow.lab.sweep.outcome import EXIT_CODES
+
+    found = collect(*read_runs([root / c.id for c in configs if RunFolder(root / c.id).has_finished(c)]))
+    if found.results:
+        out.print(results_table(found))
+    for problem in found.problems:
+        err.print(f"[yellow]left out:[/yellow] {escape(problem)}", soft_wrap=True)
+    if outcome.skipped:
+        err.print(f"{several(len(outcome.skipped), 'run')} already done")
+    for run, why in outcome.failed.items():
+        err.print(f"[red]failed[/red] {run}: {escape(why)}", soft_wrap=True)
+    if outcome.stopped:
+        err.print(f"{several(len(outcome.stopped), 'run')} stopped or not begun; the same command goes on")
+    if outcome.elsewhere:
+        err.print(
+            f"{several(len(outcome.elsewhere), 'run')} in training by another process, or to start from such a one; "
+            "the same command goes on when that has ended",
+            soft_wrap=True,
+        )
+    if outcome.kind != "done":
+        raise typer.Exit(EXIT_CODES[outcome.kind])
