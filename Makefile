@@ -26,12 +26,12 @@ $(READY): $(DEMO_READY)
 test: setup lint types
 	$(BIN)/pytest -n 2
 
-# Dense, static, SET and DSR with 1 % of the weights, on MNIST: a table, and a page to look at.
+# Dense, static, SET and DSR with 1 % of the weights, on MNIST: a table, and a page of these runs to look at.
 demo: $(DEMO_READY)
 	$(BIN)/regrow data mnist
-	$(BIN)/regrow sweep experiments/demo.toml --jobs 2
+	$(BIN)/regrow sweep experiments/demo.toml --jobs 2 --runs runs/demo
 	@echo "Open this page in a browser:"
-	@$(BIN)/regrow report runs --out report
+	@$(BIN)/regrow report runs/demo --out report
 
 # The pages under docs/ as a site, in build/site. What builds them is installed here and not by `make setup`.
 $(DOCS_READY): $(READY)

@@ -1,8 +1,13 @@
 """The examples run, and show what they say they show."""
 
+import os
+import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
+
+import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -22,3 +27,24 @@ def test_a_network_of_which_only_the_active_weights_exist_learns_and_rewires(mon
     assert [len(parameter) for parameter in space["model"].parameters()] == [35_880, 1000, 1000, 1000, 1000, 10, 10]
     assert sum(space["sparse"].history[0].grown.values()) > 100
     assert space["accuracy"](1000) > 0.6  # by chance 0.1
+
+
+def test_a_walk_along_the_command_line_interrupts_a_sweep_goes_on_and_ends_with_a_file(tmp_path):
+    command = tmp_path / "bin" / "regrow"  # as it is installed
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m regrow "$@"\n')
+    command.chmod(0o755)
+    path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    words = ["sh", str(EXAMPLES / "sweep.sh"), "--quick"]
+    done = subprocess.run(words, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    at = [done.stdout.index(part) for part in ("tolerance ", "the paper's", "3 runs, 0 done", "exit code 130")]
+    assert at == sorted(at)
+    assert re.search(r"3 runs, [12] done, about 10 s", done.stdout[at[-1] :])
+    assert re.search(r"^[12] runs? stopped or not begun", done.stderr, re.MULTILINE)
+    assert re.search(r"^[12] runs? already done", done.stderr, re.MULTILINE)
+    walk = tmp_path / "walk"
+    assert len(list(walk.glob("runs/*/summary.json"))) == 3
+    assert "<!doctype html" in (walk / "report" / "index.html").read_text()
+    weight = torch.load(walk / "dsr.pt")["fc1.weight"]
+    assert 0 < weight.count_nonzero() < 0.1 * weight.numel()

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -207,11 +208,21 @@ def test_what_was_run_where_adds_up(tmp_path: Path) -> None:
     assert shown["last"] == "2026-01-31 12:00"
 
 
+def in_terminal(root: Path) -> str:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(results_table(collected(root)))
+    return console.export_text()
+
+
 def test_the_table_in_the_terminal_fits_80_columns(tmp_path: Path) -> None:
     write_examples(tmp_path)
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(results_table(collected(tmp_path)))
-    text = console.export_text()
+    text = in_terminal(tmp_path)
     assert "LeNet-300-100 on MNIST" in text
     assert "97.40 ± 0.20    97.75 *" in text
     assert "…" not in text
+
+
+def test_what_all_runs_of_a_table_share_is_said_below_it(tmp_path: Path) -> None:
+    for method in ("DSR", "SET"):
+        write_run(tmp_path, 98.0, method=method, sparsity=0.9, epochs=2, optimizer={"momentum": 0.8})
+    assert re.search("^all with momentum.0.8 *$", in_terminal(tmp_path), re.MULTILINE)

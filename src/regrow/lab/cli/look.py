@@ -66,7 +66,9 @@ def methods(name: Annotated[str | None, typer.Argument(help="Tell all about this
 
     if name is None:
         out.print(_all_methods())
-        out.print("For a fair comparison give all the same distribution. `regrow methods RigL` tells all about one.")
+        out.print(
+            "For a fair comparison give all the same distribution and until. `regrow methods RigL` tells all of one."
+        )
         return
     if name not in METHODS:
         raise ValueError(f"there is no method {name!r}; {suggest(name, METHODS)}")

@@ -8,6 +8,7 @@ from rich.console import Group as Stack
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from regrow.lab.data import ACCURACY
 from regrow.lab.report.formats import clock, duration, percent, short_count, signed
@@ -155,8 +156,10 @@ def terminal_table(experiment: Experiment) -> Table:
         table.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=column.is_number)
     for row in grid.rows:
         table.add_row(*(escape(cell.text) for cell in row))
+    remarks = [f"all with {', '.join(experiment.shared)}"] if experiment.shared else []
     if any(group.reference and group.has_other_length for group in experiment.groups):
-        table.caption = "* the reference has another length"
+        remarks.append("* the reference has another length")
+    table.caption = Text("\n".join(remarks)) if remarks else None
     return table
 
 
