@@ -43,7 +43,8 @@ def finished_under(root: Path, device: str) -> list[tuple[Config, float]]:
             summary, config = folder.summary(), folder.config()
         except BadRun:
             continue
-        if summary and summary.get("provenance", {}).get("device") == device:
+        made_with = summary.get("provenance") if summary else None
+        if summary and isinstance(made_with, dict) and made_with.get("device") == device:
             found.append((config, float(summary["seconds"])))
     return found
 
@@ -95,8 +96,7 @@ class Going:
 
     def seconds_until(self, end: float) -> float | None:
         """What a whole run takes, its start included, as one that has come to its end tells."""
-        done = 1 - (self.first[1].step / self.first[1].num_steps if self.first else 1 - self.left)
-        return (end - self.began) / done if done else None
+        return (end - self.began) / self.left if self.left else None
 
 
 def time_left(going: Sequence[Going], waiting: Sequence[Part], ended: Sequence[tuple[Config, float]]) -> float | None:
