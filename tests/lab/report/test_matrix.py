@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from example_runs import write_examples, write_run
 
-from regrow.lab.report.matrix import common, matrix, matrix_caption
+from regrow.lab.report.matrix import matrix, matrix_caption
 from regrow.lab.report.results import Experiment, collect
+from regrow.lab.report.story import common
 from regrow.lab.report.tables import Cell, Grid
 from regrow.lab.run.folder import find_runs
 

@@ -6,7 +6,7 @@ from regrow.lab.report.formats import several
 from regrow.lab.report.palette import looks
 from regrow.lab.report.results import Experiment, Group
 from regrow.lab.report.stopped import without_variants
-from regrow.lab.report.story import listed
+from regrow.lab.report.story import common
 from regrow.lab.report.tables import Cell, Column, Grid
 
 _LARGER = ("Thin dense",)
@@ -51,12 +51,6 @@ def matrix_caption(experiment: Experiment) -> str:
     if any(group.reference and group.has_other_length for group in experiment.groups):
         said.append("*: trained for another number of epochs.")
     return " ".join([*said, *common(experiment)])
-
-
-def common(experiment: Experiment) -> list[str]:
-    """The settings that labels leave out, as sentences."""
-    said = [f"All runs: {listed(experiment.shared)}."] if experiment.shared else []
-    return said + ([f"Unless said otherwise: {listed(experiment.usual)}."] if experiment.usual else [])
 
 
 def _best(experiment: Experiment, sparsity: float) -> float | None:

@@ -56,6 +56,12 @@ def story(experiment: Experiment) -> str:
     return " ".join(sentences)
 
 
+def common(experiment: Experiment) -> list[str]:
+    """The settings that labels leave out, as sentences."""
+    said = [f"All runs: {listed(experiment.shared)}."] if experiment.shared else []
+    return said + ([f"Unless said otherwise: {listed(experiment.usual)}."] if experiment.usual else [])
+
+
 def _what_was_run(experiment: Experiment) -> str:
     labels = list(dict.fromkeys(group.label for group in experiment.groups))
     seeds = sorted({len(group.results) for group in experiment.groups})

@@ -14,6 +14,7 @@ from regrow.lab.data import ACCURACY
 from regrow.lab.report.formats import clock, duration, percent, short_count, signed
 from regrow.lab.report.result import Result
 from regrow.lab.report.results import Collection, Experiment, Group
+from regrow.lab.report.story import common
 
 Value = float | str | None
 
@@ -156,9 +157,9 @@ def terminal_table(experiment: Experiment) -> Table:
         table.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=column.is_number)
     for row in grid.rows:
         table.add_row(*(escape(cell.text) for cell in row))
-    remarks = [f"all with {', '.join(experiment.shared)}"] if experiment.shared else []
+    remarks = common(experiment)
     if any(group.reference and group.has_other_length for group in experiment.groups):
-        remarks.append("* the reference has another length")
+        remarks.append("*: the reference has another length.")
     table.caption = Text("\n".join(remarks)) if remarks else None
     return table
 

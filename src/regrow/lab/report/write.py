@@ -15,10 +15,10 @@ from regrow.lab.report.benches import Bench, read_benches
 from regrow.lab.report.canvas import Plate
 from regrow.lab.report.export import results_csv, runs_csv
 from regrow.lab.report.figures import plates
-from regrow.lab.report.matrix import common, matrix, matrix_caption
+from regrow.lab.report.matrix import matrix, matrix_caption
 from regrow.lab.report.reference import note_for
 from regrow.lab.report.results import Collection, Experiment, collect
-from regrow.lab.report.story import overview, story, title
+from regrow.lab.report.story import common, overview, story, title
 from regrow.lab.report.tables import Grid, results_grid, where_grid
 from regrow.lab.run.folder import find_runs
 
