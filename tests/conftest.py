@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings
 
 import regrow
-from regrow.lab.config import component
+from regrow.lab.config import component, imports
 
 settings.register_profile("search", max_examples=60_000)
 
@@ -23,12 +23,13 @@ REGISTRIES: list[dict[Any, Any]] = [
     import_module("regrow.methods.method")._FILES,
     component.KINDS,
     component._FILES,
+    imports._BROUGHT,
 ]
 
 
 @pytest.fixture(autouse=True)
 def _forget_what_a_test_registers() -> Iterator[None]:
-    """Methods and components of files that tests write."""
+    """Methods and components of files that tests write, and that these were imported."""
     known = [_copied(registry) for registry in REGISTRIES]
     yield
     for registry, own in zip(REGISTRIES, known, strict=True):

@@ -187,7 +187,7 @@ def type_in(line: str) -> None:
         words = ["data"]
     elif words[0] == "train":
         words += FEW_STEPS if any(word.startswith("max_steps=") for word in words) else SHORT
-    elif words[0] == "sweep":
+    elif words[0] in ("sweep", "tune"):
         words += [] if "--dry-run" in words else ["--dry-run"]
     elif words[:2] == ["bench", "overhead"]:  # which measures for minutes: only whether it has these options
         told = CliRunner().invoke(app, ["bench", "overhead", "--help"], env={"COLUMNS": "200"}).output
@@ -219,6 +219,21 @@ def test_the_readme_lists_every_method():
     assert sorted(table) == sorted(regrow.METHODS)
 
 
+def test_the_page_on_comparing_tells_the_defaults_there_are():
+    rows = re.findall(
+        r"^\| (`\w+`(?:, `\w+`)*) \| `(.+?)` \| `(.+?)` \| (.+) \|$", text_of("docs/compare.md"), re.MULTILINE
+    )
+    told = {name: row for row in rows for name in re.findall(r"\w+", row[0])}
+    assert told.keys() == regrow.METHODS.keys() - {"Dense"}
+    for name, (_, distribution, until, rest) in told.items():
+        method = regrow.METHODS[name](sparsity=0.9)
+        assert (distribution.strip('"'), until) == (method.distribution, str(method.until))
+        assert method.period == (1 if name == "DeepR" else 100)
+        assert method.falls == ("falling" in rest and method.until is None)
+        for field, value in re.findall(r"`(\w+)=([^`]+)`", rest):
+            assert str(getattr(method, field)) == value
+
+
 def test_the_readme_is_short():
     assert len(text_of("README.md").split()) <= 900
 
@@ -242,9 +257,10 @@ EXPERIMENTS = [(page, block) for page in PAGES for language, block in blocks(pag
 
 @pytest.mark.parametrize(("page", "toml"), EXPERIMENTS)
 def test_an_experiment_of_a_page_can_be_swept(page, toml, folder):
-    assert tomllib.loads(toml)["runs"]
+    content = tomllib.loads(toml)
+    assert content["runs"]
     Path("experiment.toml").write_text(toml)
-    type_in("regrow sweep experiment.toml")
+    type_in(f"regrow {'tune' if 'tune' in content else 'sweep'} experiment.toml")
 
 
 def in_code(page: str) -> list[str]:

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import toy_idx
 from small_runs import small
 
+from regrow.lab.config import imports
 from regrow.lab.run.loop import Options, train
 
 
@@ -20,3 +22,13 @@ def run_small(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / config.id
 
     return run
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the data set toy_idx, which is known by that name."""
+    folder = tmp_path / "cache" / "toy_idx"
+    toy_idx.write_files(folder)
+    monkeypatch.setenv("REGROW_DATA", str(folder.parent))
+    imports.bring(toy_idx.__file__)
+    return folder

@@ -26,7 +26,7 @@ def test_help_of_train_names_all_networks():
     assert all(name in text for name in ours)
 
 
-@pytest.mark.parametrize("command", ["train", "sweep", "report", "show", "data", "methods"])
+@pytest.mark.parametrize("command", ["train", "sweep", "tune", "report", "show", "data", "methods"])
 def test_help_teaches_with_an_example(command: str):
     code, text = regrow(f"{command} --help")
     assert code == 0
@@ -151,7 +151,8 @@ def test_methods_are_listed_with_the_defaults_that_matter_in_comparisons():
     assert "10,000" not in " ".join(rows["Static"])
 
 
-def test_a_method_is_told_with_its_fields():
+def test_a_method_is_told_with_its_fields(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("regrow.lab.cli.look.out.width", 200)
     _, about = regrow("methods RigL")
     assert "Evci et al." in about
     assert re.search("fraction +0.3 +of each layer's units at step 0, falling to none at `until`", about)

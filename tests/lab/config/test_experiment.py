@@ -10,6 +10,7 @@ from regrow.lab.cli.main import app
 from regrow.lab.config import make_config
 from regrow.lab.config.experiment import expand, nest, parse_override, read_experiment
 from regrow.lab.config.paper import merge
+from regrow.lab.config.search import read_searches
 
 EXPERIMENTS = sorted((Path(__file__).parents[3] / "experiments").glob("*.toml"))
 
@@ -142,7 +143,7 @@ def test_settings_that_are_nested_too_deeply_are_told(text: str):
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=[path.stem for path in EXPERIMENTS])
 def test_the_experiments_that_come_with_the_project_can_be_read(path: Path):
-    assert read_experiment(path)
+    assert read_searches(path) if "\ntune." in path.read_text() else read_experiment(path)
 
 
 def test_the_grid_of_the_paper_on_mnist():

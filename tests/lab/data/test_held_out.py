@@ -1,63 +1,19 @@
 """A part of the training set is held out for searching, and the test stays unread."""
 
 import gzip
-import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
-import numpy as np
 import pytest
 import torch
 from text_runs import a_text, on
 
 from regrow.lab import data
 from regrow.lab.config import make_config
-from regrow.lab.config.component import KINDS, component
 from regrow.lab.data import idx
-from regrow.lab.data.cache import FetchError, sha256
-from regrow.lab.data.recipe import Fetched, Recipe
-from regrow.lab.data.sources import Source
+from regrow.lab.data.cache import FetchError
 from regrow.lab.run.folder import read_run
 from regrow.lab.run.loop import Options, train
-
-
-def idx_bytes(array: np.ndarray) -> bytes:
-    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
-
-
-@pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A data set of 40 images to train on, each of one grey that tells its number, and 10 to test; its folder."""
-    folder = tmp_path / "cache" / "toy_idx"
-    folder.mkdir(parents=True)
-    monkeypatch.setenv("REGROW_DATA", str(folder.parent))
-    for names, count, first in ((idx.FILES[:2], 40, 0), (idx.FILES[2:], 10, 200)):
-        greys = np.arange(first, first + count)
-        (folder / names[0]).write_bytes(idx_bytes(np.broadcast_to(greys[:, None, None], (count, 28, 28))))
-        (folder / names[1]).write_bytes(idx_bytes(np.arange(count) % 10))
-
-    def refuse(folder: Path, progress: data.Progress) -> None:
-        raise OSError("nowhere to get it")
-
-    class Toy(Fetched):
-        """Made up."""
-
-        name: ClassVar[str] = "toy_idx"
-        title: ClassVar[str] = "toys"
-        recipe: ClassVar[Recipe] = Recipe(
-            digests={name: sha256(folder / name) for name in idx.FILES},
-            sources=(Source("nowhere", refuse),),
-            read_train=idx.read_train,
-            read_test=idx.read_test,
-            test_files=idx.TEST_FILES,
-            mean=(0.0,),
-            std=(1.0,),
-        )
-
-    component(Toy)
-    yield folder
-    del KINDS["data"]["toy_idx"]
 
 
 def greys(batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> list[int]:

@@ -1,5 +1,6 @@
 """What the commands share: consoles, options, and errors as sentences."""
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -34,6 +35,15 @@ Compile = Annotated[
 ]
 Store = Annotated[str | None, typer.Option("--storage", help="`dense`, or `packed`: memory for active weights only.")]
 Precision = Annotated[str | None, typer.Option(help="`float32` or `bfloat16` (autocast).")]
+Experiment = Annotated[Path, typer.Argument(help="A TOML file; see those under experiments/.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time on a CPU, each in a process.")]
+Lanes = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time on a GPU, in one process; by default what fits, up to 8.")
+]
+Only = Annotated[list[str] | None, typer.Option(help="Only runs whose id contains this; may be repeated.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List the runs, what is left to do and how long it takes; train none.")
+]
 
 
 def explained(command: Callable[P, R]) -> Callable[P, R]:
@@ -80,6 +90,19 @@ def _places_of(option: str) -> list[str]:
     name = option.removeprefix("--").replace("-", "_")
     is_at_the_top = name == "sparsity" or name in {field.name for field in fields(Config)}
     return [name] if is_at_the_top else places_of(name)
+
+
+def given_on_top(
+    overrides: list[str] | None, epochs: int | None, precision: str | None, storage: str | None
+) -> list[str]:
+    """What is said on top of an experiment's file, as key=value."""
+    named = {"epochs": epochs, "precision": precision, "storage": storage}
+    return [*(f"{key}={value}" for key, value in named.items() if value is not None), *(overrides or [])]
+
+
+def share_threads(threads: int | None, jobs: int) -> int | None:
+    """Of each run's own where nobody said: those there are, shared among runs side by side."""
+    return threads or (max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None)
 
 
 def make_options(device: str, threads: int | None, compiles: bool | None, save_every: float) -> "Options":

@@ -10,6 +10,7 @@ from regrow.lab.cli.data import data
 from regrow.lab.cli.files import describe, export
 from regrow.lab.cli.look import methods, report, show
 from regrow.lab.cli.train import sweep, train
+from regrow.lab.cli.tune import tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,6 +56,7 @@ def before(
 
 app.command(cls=TakesSettings)(train)
 app.command(cls=TakesSettings)(sweep)
+app.command(cls=TakesSettings)(tune)
 for command in (report, show, data, methods, export, describe):
     app.command()(command)
 app.add_typer(bench, name="bench")

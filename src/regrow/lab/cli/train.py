@@ -1,6 +1,5 @@
 """The commands that train, or say what they would."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,12 @@ from rich.markup import escape
 from regrow.lab.cli.common import (
     Compile,
     Device,
+    DryRun,
     Epochs,
+    Experiment,
+    Jobs,
+    Lanes,
+    Only,
     Overrides,
     Precision,
     Runs,
@@ -20,8 +24,10 @@ from regrow.lab.cli.common import (
     Threads,
     err,
     explained,
+    given_on_top,
     make_options,
     out,
+    share_threads,
 )
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
@@ -83,7 +89,7 @@ def train(
         from regrow.lab.report.show import show_config
 
         out.print(show_config(config), "", sep="\n")
-        _list([config], runs, options, at_once=1)
+        list_runs([config], runs, options, at_once=1)
         return
     with Board(err) as board:
         ending = train_here(config, runs, options, board)
@@ -94,19 +100,15 @@ def train(
 
 @explained
 def sweep(
-    experiment: Annotated[Path, typer.Argument(help="A TOML file; see those under experiments/.")],
+    experiment: Experiment,
     overrides: Overrides = None,
     epochs: Epochs = None,
     precision: Precision = None,
     storage: Store = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time on a CPU, each in a process.")] = 1,
-    lanes: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time on a GPU, in one process; by default what fits, up to 8.")
-    ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only runs whose id contains this; may be repeated.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs, what is left to do and how long it takes; train none.")
-    ] = False,
+    jobs: Jobs = 1,
+    lanes: Lanes = None,
+    only: Only = None,
+    dry_run: DryRun = False,
     runs: Runs = Path("runs"),
     device: Device = "auto",
     threads: Threads = None,
@@ -128,24 +130,22 @@ def sweep(
     from regrow.lab.sweep.progress import Board
     from regrow.lab.sweep.sweep import sweep as train_all
 
-    named = {"epochs": epochs, "precision": precision, "storage": storage}
-    given = [*(f"{key}={value}" for key, value in named.items() if value is not None), *(overrides or [])]
+    given = given_on_top(overrides, epochs, precision, storage)
     bring_again(runs)
     configs = [c for c in read_experiment(experiment, given) if not only or any(part in c.id for part in only)]
     if not configs:
         raise ValueError(f"none of the runs of {experiment} has {' or '.join(map(repr, only or []))} in its id")
-    threads = threads or (max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None)
-    options = make_options(device, threads, compile_, save_every)
+    options = make_options(device, share_threads(threads, jobs), compile_, save_every)
     at_once = lanes if options.device.startswith("cuda") else jobs
     if dry_run:
-        _list(configs, runs, options, at_once or MOST_LANES)
+        list_runs(configs, runs, options, at_once or MOST_LANES)
         return
     with Board(err) as board:
         outcome = train_all(configs, runs, options, at_once, board)
-    _tell(configs, runs, outcome)
+    tell(configs, runs, outcome)
 
 
-def _list(configs: "Sequence[Config]", root: Path, options: "Options", at_once: int) -> None:
+def list_runs(configs: "Sequence[Config]", root: Path, options: "Options", at_once: int) -> None:
     """The runs, how long each trains, whether that was done; then how many they are, and how long it takes."""
     import torch
 
@@ -162,7 +162,7 @@ def _list(configs: "Sequence[Config]", root: Path, options: "Options", at_once: 
     out.print(estimate(plan, pace, at_once), soft_wrap=True, markup=False)
 
 
-def _tell(configs: "list[Config]", root: Path, outcome: "Outcome") -> None:
+def tell(configs: "Sequence[Config]", root: Path, outcome: "Outcome") -> None:
     """The table of what is finished, then what is not."""
     from regrow.lab.report.formats import several
     from regrow.lab.report.results import collect

@@ -36,7 +36,8 @@ class Choice:
         return replace(first, data=first.data.for_searching())
 
     def __str__(self) -> str:
-        return ", ".join(f"{key}={value}" for key, value in self.values)
+        """The last part of each key, which tells enough where there are few."""
+        return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in self.values)
 
 
 @dataclass(frozen=True)

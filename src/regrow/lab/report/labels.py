@@ -96,10 +96,10 @@ def departures(config: Config) -> dict[str, str]:
     """In what a run is not as the paper's of this network and method, in words, by the setting."""
     of_paper = partial(paper.settings_for, config.model.paper, config.method_name, config.is_thin)
     usual_run = paper_run(config, stretch=config.stretch)
-    mine, usual = _flat(config), _flat(usual_run)
-    for kind in ("optimizer", "learning_rate"):
+    mine, usual = flat_settings(config), flat_settings(usual_run)
+    for kind, keys in (("optimizer", ("optimizer.",)), ("learning_rate", ("learning_rate.", "optimizer.lr"))):
         if getattr(config, kind).name != getattr(usual_run, kind).name or config.model.paper is None:
-            usual = {key: value for key, value in usual.items() if not key.startswith(kind)} | _defaults(config, kind)
+            usual = {key: value for key, value in usual.items() if not key.startswith(keys)} | _defaults(config, kind)
     if config.model.paper is not None:
         usual |= {"written_for": of_paper(config.stretch)["written_for"], "stretch": of_paper().get("stretch", 1.0)}
     changed = [key for key in {**mine, **usual} if mine.get(key) != usual.get(key)]
@@ -147,7 +147,7 @@ def paper_run(config: Config, **settings: Any) -> Config:
     return make_config(settings)
 
 
-def _flat(config: Config) -> dict[str, Any]:
+def flat_settings(config: Config) -> dict[str, Any]:
     """All settings that a label speaks of, by dotted keys, with the defaults of the method filled in."""
     tables = config.settings()
     start = _read_start(config)

@@ -32,7 +32,7 @@ def in_words(key: str, value: Any, config: Config) -> str:
         return f"{_plain(value)}x"
     if key in _NAMES:
         return str(value)
-    return f"{_name(key, config)} {_value(key, value, config)}"
+    return f"{name_of(key, config)} {_value(key, value, config)}"
 
 
 def not_departed(key: str, config: Config, whose: str) -> str:
@@ -42,13 +42,14 @@ def not_departed(key: str, config: Config, whose: str) -> str:
     >>> not_departed("optimizer.lr", make_config({"method": "DSR", "sparsity": 0.9}), "the paper's")
     "the paper's lr"
     """
-    return f"{whose} {key.removesuffix('.name').replace('_', ' ') if key.endswith('.name') else _name(key, config)}"
+    return f"{whose} {key.removesuffix('.name').replace('_', ' ') if key.endswith('.name') else name_of(key, config)}"
 
 
-def _name(key: str, config: Config) -> str:
-    """The last part of a key, or all of it where the method has a field of that name, too."""
+def name_of(key: str, config: Config | None = None) -> str:
+    """The last part of a key, or all of it where the method of a run has a field of that name, too."""
     table, _, name = key.rpartition(".")
-    is_told_apart = table == "optimizer" and name in {f.name for f in fields(METHODS[config.method_name])}
+    taken = set() if config is None else {f.name for f in fields(METHODS[config.method_name])}
+    is_told_apart = table == "optimizer" and name in taken
     return (key if is_told_apart else name).replace(".", " ").replace("_", " ")
 
 

@@ -18,6 +18,8 @@ from regrow.lab.report.figures import plates
 from regrow.lab.report.matrix import matrix, matrix_caption
 from regrow.lab.report.reference import note_for
 from regrow.lab.report.results import Collection, Experiment, collect
+from regrow.lab.report.search_figures import search_plate
+from regrow.lab.report.searched import search_grid, search_story, series_of
 from regrow.lab.report.story import common, overview, story, title
 from regrow.lab.report.tables import Grid, results_grid, where_grid
 from regrow.lab.run.folder import find_runs
@@ -41,6 +43,7 @@ class Section:
     story: str
     note: str
     matrix: Grid | None
+    matrix_title: str
     matrix_caption: str
     common: str
     plates: list[Plate]
@@ -109,6 +112,18 @@ def _find(paths: Sequence[Path], problems: Sequence[str]) -> Collection:
 
 
 def _section(experiment: Experiment) -> Section:
+    if found := series_of(experiment) if experiment.config.data.is_for_searching else []:
+        return Section(
+            experiment,
+            search_story(found),
+            "",
+            search_grid(found),
+            "Best of what was searched",
+            "Of each line the best of what was tried.",
+            " ".join(common(experiment)),
+            [search_plate(experiment, found)],
+            results_grid(experiment.groups),
+        )
     has_reference = any(group.reference for group in experiment.groups)
     note = note_for(str(experiment.config.model), str(experiment.config.data)) if has_reference else ""
     return Section(
@@ -116,6 +131,7 @@ def _section(experiment: Experiment) -> Section:
         story(experiment),
         note,
         matrix(experiment),
+        f"{experiment.score.words.capitalize()} by method and sparsity",
         matrix_caption(experiment),
         " ".join(common(experiment)),
         plates(experiment),

@@ -1,0 +1,128 @@
+"""The command that searches."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
+
+from regrow.lab.cli.common import (
+    Compile,
+    Device,
+    DryRun,
+    Epochs,
+    Experiment,
+    Jobs,
+    Lanes,
+    Only,
+    Overrides,
+    Precision,
+    Runs,
+    SaveEvery,
+    Store,
+    Threads,
+    err,
+    explained,
+    given_on_top,
+    make_options,
+    out,
+    share_threads,
+)
+from regrow.lab.cli.train import list_runs, tell
+
+if TYPE_CHECKING:  # torch is slow to import, and --help should not be
+    from regrow.lab.sweep.backlog import Outcome
+    from regrow.lab.sweep.tune import Found
+
+
+@explained
+def tune(
+    experiment: Experiment,
+    overrides: Overrides = None,
+    epochs: Epochs = None,
+    precision: Precision = None,
+    storage: Store = None,
+    jobs: Jobs = 1,
+    lanes: Lanes = None,
+    only: Only = None,
+    dry_run: DryRun = False,
+    runs: Runs = Path("runs"),
+    device: Device = "auto",
+    threads: Threads = None,
+    compile_: Compile = None,
+    save_every: SaveEvery = 30.0,
+) -> None:
+    """Search for each run of an experiment the best of some settings, and train what did best.
+
+    The file says in a `tune` table what is searched: `tune.learning_rate.peak = [0.001, 0.002, 0.004]`. Each method at
+    each density gets as many trials, with its first seed, on a part held out of what is trained on; the test is not
+    looked at. What did best is then trained on everything, with each seed, and tested once. Like a sweep it goes on
+    where it was when the same command is given again.
+
+    Example: `regrow tune experiments/lenet_tune.toml --epochs 10 --jobs 2 sparsity=0.95`
+    """
+    from regrow.lab.config.search import read_searches
+    from regrow.lab.run.folder import bring_again
+    from regrow.lab.sweep.lanes import MOST_LANES
+    from regrow.lab.sweep.progress import Board
+    from regrow.lab.sweep.sweep import sweep
+    from regrow.lab.sweep.tune import look_at, trials_of
+
+    bring_again(runs)
+    searches = [
+        search
+        for search in read_searches(experiment, given_on_top(overrides, epochs, precision, storage))
+        if not only or any(part in search.choices[0].configs[0].id for part in only)
+    ]
+    if not searches:
+        raise ValueError(f"none of the runs of {experiment} has {' or '.join(map(repr, only or []))} in its id")
+    options = make_options(device, share_threads(threads, jobs), compile_, save_every)
+    at_once = lanes if options.device.startswith("cuda") else jobs
+    trials = trials_of(searches)
+    if dry_run:
+        list_runs(trials, runs, options, at_once or MOST_LANES)
+        num_left = sum(len(search.choices[0].configs) for search in searches)
+        out.print(f"then the best of each {len(searches[0].choices)}, on everything: {num_left} runs")
+        return
+    with Board(err) as board:
+        outcome = sweep(trials, runs, options, at_once, board)
+    found = [look_at(search, runs) for search in searches]
+    _show(found)
+    _leave_unless_searched(found, outcome)
+    chosen = [config for own in found if own.best for config in own.best[0].configs]
+    with Board(err) as board:
+        outcome = sweep(chosen, runs, options, at_once, board)
+    tell(chosen, runs, outcome)
+
+
+def _show(found: "Sequence[Found]") -> None:
+    """What was searched, and where the best lies."""
+    from regrow.lab.report.labels import family
+
+    score = found[0].config.data.score
+    title = "searched on what was held out"
+    table = Table("method", "sparsity", "tried", "best", score.title, "", title=title, title_justify="left", box=SIMPLE)
+    for own in found:
+        best, value = (str(own.best[0]), score.number(own.best[1])) if own.best else ("none finished", "")
+        sparsity = f"{own.config.sparsity:g}" if "sparsity" in own.config.method else ""
+        row = (family(own.config), sparsity, f"{own.num_tried} of {len(own.scores)}", best, value)
+        table.add_row(*row, "at an edge" if own.at_edge else "")
+    out.print(table)
+    if any(own.at_edge for own in found):
+        err.print("better values may lie beyond an edge of what was tried; search there, too")
+
+
+def _leave_unless_searched(found: "Sequence[Found]", outcome: "Outcome") -> None:
+    """A trial whose loss ran off is an answer; one that was stopped, or a search without any, is none."""
+    from regrow.lab.sweep.outcome import EXIT_CODES
+
+    for run, why in outcome.failed.items():
+        err.print(f"[yellow]not finished[/yellow] {run}: {escape(why)}", soft_wrap=True)
+    if outcome.stopped or outcome.elsewhere:
+        err.print("the search is not over; the same command goes on with it")
+        raise typer.Exit(EXIT_CODES["stopped" if outcome.stopped else "elsewhere"])
+    if any(own.best is None for own in found):
+        raise ValueError("of some runs no trial came to an end, so there is no best; search smaller values")
