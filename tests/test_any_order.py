@@ -168,8 +168,12 @@ def to_double(loop):
 
 
 def be_precise(loop):
-    """Under an optimizer that has state torch would leave it as it was, and cast it in a resumed run."""
-    return loop if any(loop.optimizer.state.values()) else change(loop, to_double)
+    """Under an optimizer that has state torch would leave it as it was, and cast it in a resumed run.
+
+    NAdam has a number in float32 whatever its weights are, which torch casts in a resumed run to what they are.
+    """
+    is_cast = any(loop.optimizer.state.values()) or isinstance(loop.optimizer, torch.optim.NAdam)
+    return loop if is_cast else change(loop, to_double)
 
 
 TRAINING = [step, step, step, accumulate, clip, close, skip, overflow]
