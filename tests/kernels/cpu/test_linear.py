@@ -186,6 +186,38 @@ def test_results_do_not_depend_on_the_number_of_threads(two_threads):
     assert all(torch.equal(ours, theirs) for result in of_two for ours, theirs in zip(result, of_one, strict=True))
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 40),
+    st.integers(0, 40),
+    st.sampled_from([0.02, 0.3, 1.0]),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.booleans(),
+    st.integers(1, 3),
+    st.integers(0, 10**6),
+)
+def test_a_sample_gives_the_same_bits_alone_in_a_batch_and_on_several_threads(
+    num_rows, num_columns, density, dtype, has_bias, num_threads, seed
+):
+    layer = random_layer(num_rows, num_columns, density=density, seed=seed, dtype=dtype)
+    x = random_tensor(3, num_columns, seed=seed, dtype=dtype)
+    bias = random_tensor(num_rows, seed=seed, dtype=dtype) if has_bias else None
+    expected = linear_forward(layer.pattern, layer.values, x, bias)
+    with patch.object(cpu_linear, "num_threads_for", lambda work: num_threads):
+        for gaps in (x, x.repeat_interleave(2, 1)[:, ::2]):
+            alone = [linear_forward(layer.pattern, layer.values, sample[None], bias) for sample in gaps]
+            assert torch.equal(torch.cat(alone), expected)
+
+
+def test_a_large_layer_is_shared_among_threads_for_one_sample(two_threads):
+    layer = random_layer(1000, 1000, density=0.5, dtype=torch.float32)
+    assert threads.num_threads_for(cpu_linear._COST_ALONE * layer.pattern.num_entries) == 2
+    x = random_tensor(2, 1000, dtype=torch.float32)
+    y = linear_forward(layer.pattern, layer.values, x)
+    for _ in range(5):
+        assert torch.equal(linear_forward(layer.pattern, layer.values, x[:1]), y[:1])
+
+
 def test_calls_from_several_threads_at_once(two_threads):
     layer = random_layer(300, 400, density=0.2)
     batches = [random_tensor(200, 400, seed=seed) for seed in range(16)]

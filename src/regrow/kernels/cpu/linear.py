@@ -21,17 +21,20 @@ from regrow.kernels.cpu.tables import (
     LinearForward,
     Table,
     Tiles,
+    VectorForward,
     filler,
     kept,
 )
 from regrow.kernels.cpu.threads import num_threads_for, run
 
 _linear_forward, _linear_backward = filler(LinearForward), filler(LinearBackward)
+_vector_forward = filler(VectorForward)
 _LANES, _CHUNK = 16, 16  # as in the kernels
 _FORWARD_TILE, _BACKWARD_TILE = 64, 128  # samples side by side: a tile of sums in registers; long runs to sum over
 _BLOCK_BYTES = 1 << 18  # half of what a core has in its second cache, mostly
 _LINES_OF_BLOCK, _FEWEST_IN_BLOCK = 256, 32  # measured: with fewer lines or entries there is nothing to gain
 _MOST_PLANS = 32
+_COST_ALONE = 6  # of an entry where there is one sample, in multiplications elsewhere
 MOST_SAMPLES = 4096  # laid out at once, which bounds the memory that a call takes besides its results
 
 
@@ -80,7 +83,23 @@ def _portions(batch: Tensor) -> Sequence[Tensor]:
     return [batch[first : first + MOST_SAMPLES] for first in range(0, num_samples, MOST_SAMPLES)]
 
 
+def vector_forward(pattern: Pattern, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    """Fill y for one sample, whatever the leading dimensions; nobody looks again whether all of these tensors fit."""
+    table = _vector_forward(
+        pattern=pattern.address,
+        values=values.data_ptr(),
+        bias=0 if bias is None else bias.data_ptr(),
+        y=y.data_ptr(),
+        x=x.data_ptr(),
+        step_channel=x.stride(-1),
+    )
+    work = _COST_ALONE * pattern.num_entries
+    run("vector_forward", values.dtype, pattern.rows.dtype, num_threads_for(work), table, work)
+
+
 def _forward(pattern: Pattern, values: Tensor, batch: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    if len(batch) == 1:
+        return vector_forward(pattern, values, batch, bias, y)
     plan = forward_plan(pattern, len(batch), batch.dtype)
     scratch = batch.new_empty(plan.num_scratch)
     table = forward_table(plan, values, batch, bias, y, scratch)

@@ -1,5 +1,6 @@
 """Where the nonzeros of a weight matrix are, in the two orders in which the CPU kernels walk through them."""
 
+from array import array
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regrow.kernels.cpu.tables import Entries, ListByRow, NumberEntries, OrderByRow, ReadEntries, Table
+from regrow.kernels.cpu.tables import Entries, ListByRow, NumberEntries, OrderByRow, ReadEntries, Table, kept
 from regrow.kernels.cpu.threads import run
 
 KERNEL_DTYPES = (torch.float32, torch.float64)
@@ -47,6 +48,15 @@ class Pattern:
             num_rows=self.num_rows,
             num_columns=self.num_columns,
         )
+
+    @cached_property
+    def _kept(self) -> "tuple[array[int], int]":
+        return kept(self.table)
+
+    @property
+    def address(self) -> int:
+        """Where that is written down."""
+        return self._kept[1]
 
     @cached_property
     def plans(self) -> dict[Any, Any]:

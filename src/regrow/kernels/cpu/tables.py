@@ -173,6 +173,17 @@ class LinearBackward(NamedTuple):
     step_row: int
 
 
+class VectorForward(NamedTuple):
+    """A forward pass of a linear layer through one sample."""
+
+    pattern: Annotated[int, Entries]
+    values: Values
+    bias: Values  # or 0
+    y: Values
+    x: Values
+    step_channel: int
+
+
 class NormPlan(NamedTuple):
     """What all passes through a norm have in common."""
 

@@ -1,7 +1,7 @@
 """All kernels by name. Each does part number `part` of a job; the table that it takes is declared with it."""
 
 from regrow.kernels.cpu.numba.conv import conv_backward, conv_forward, conv_order
-from regrow.kernels.cpu.numba.linear import lay_out, linear_backward, linear_forward
+from regrow.kernels.cpu.numba.linear import lay_out, linear_backward, linear_forward, vector_forward
 from regrow.kernels.cpu.numba.norm import block_backward, block_forward, norm_backward, norm_forward
 from regrow.kernels.cpu.numba.order import exchange, list_by_row, number_entries, order_by_row, read_entries
 
@@ -21,4 +21,5 @@ __all__ = [
     "number_entries",
     "order_by_row",
     "read_entries",
+    "vector_forward",
 ]

@@ -9,9 +9,9 @@ from numba.extending import register_jitable
 
 from regrow.kernels.cpu.numba.order import first_at, first_of, put_in_row_order
 from regrow.kernels.cpu.numba.planes import fill_zeros
-from regrow.kernels.cpu.numba.simd import ahead, is_given, pointer, turn_square
+from regrow.kernels.cpu.numba.simd import ahead, fma, is_given, load, pointer, splat, store, turn_square, zeros
 from regrow.kernels.cpu.numba.sums import both_gradients, continue_row, sum_row, values_gradient
-from regrow.kernels.cpu.tables import LayOut, LinearBackward, LinearForward
+from regrow.kernels.cpu.tables import LayOut, LinearBackward, LinearForward, VectorForward
 
 _CHUNK = 16  # channels turned at once: a cache line of float32
 
@@ -98,6 +98,29 @@ def linear_forward(job: LinearForward, part, num_parts, value):
                     else:
                         continue_row(own, at, stop - begin, width, here, into, width)
             _turn(sums, width, 1, ahead(job.y, first * num_rows + chunk), num_rows, end - chunk, present)
+
+
+@register_jitable
+def vector_forward(job: VectorForward, part, num_parts, value):
+    """y[row] = bias[row] + sum over the row's entries of value * x[column], for a range of rows and one sample.
+
+    Column after column, as values lie: each row is summed in the same order as in a batch, so the bits are the same.
+    """
+    pattern, y = job.pattern, job.y
+    rows, col_starts, one = pattern.rows, pattern.col_starts, zeros(y, 1)
+    r0 = first_of(part, num_parts, pattern.row_starts, pattern.num_rows)
+    r1 = first_of(part + 1, num_parts, pattern.row_starts, pattern.num_rows)
+    for r in range(r0, r1):
+        y[r] = job.bias[r] if is_given(job.bias) else value(0)
+    for c in range(pattern.num_columns):
+        begin, stop = types.intp(col_starts[c]), types.intp(col_starts[c + 1])
+        if num_parts > 1:
+            begin = first_at(r0, rows, begin, stop)
+            stop = first_at(r1, rows, begin, stop)
+        x = splat(job.x[c * job.step_channel], 1)
+        for i in range(begin, stop):
+            r = types.intp(rows[i])
+            store(fma(job.values[i], x, load(one, y, r)), y, r)
 
 
 @register_jitable
