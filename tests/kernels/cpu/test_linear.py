@@ -255,6 +255,15 @@ def test_kernels_work_where_nothing_compiled_can_be_kept():
     subprocess.run([sys.executable, "-c", code], check=True, env=nowhere)
 
 
+def test_whoever_waits_for_a_compiler_is_told_so_once_and_not_again(tmp_path):
+    make = "from regrow.kernels.cpu.pattern import make_pattern"
+    code = f"import torch; {make}; make_pattern(torch.zeros(1), torch.zeros(1), 1, 1)"
+    own = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    told = [subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True) for _ in range(2)]
+    line = "regrow compiles its CPU kernels for this machine, which takes some seconds the first time\n"
+    assert [(one.returncode, one.stderr, one.stdout) for one in told] == [(0, line, ""), (0, "", "")]
+
+
 def test_between_values_and_matrix():
     layer = random_layer(20, 30, density=0.2)
     assert torch.equal(densify(layer.pattern, layer.values), layer.weight)

@@ -1,11 +1,13 @@
 """The doors of the compiled kernels: one C function for each kernel and its types, kept on disk for later processes."""
 
 import hashlib
+import sys
 from functools import cache
 from pathlib import Path
 
 import torch
 from numba import cfunc, types
+from numba.core.compiler import Compiler
 
 from regrow.kernels.cpu import tables
 from regrow.kernels.cpu.numba import kernels as numba_kernels
@@ -33,8 +35,21 @@ def entry(kernel, table, value, index):
         return _compile(*what, keep=False).ctypes
 
 
+class Announced(Compiler):
+    """One that is made where something is compiled, and not where it is read from disk."""
+
+    def __init__(self, *arguments):
+        _say_once("regrow compiles its CPU kernels for this machine, which takes some seconds the first time")
+        super().__init__(*arguments)
+
+
+@cache
+def _say_once(line):
+    print(line, file=sys.stderr, flush=True)
+
+
 def _compile(kernel, table, value, index, stamp, keep):
-    @cfunc(types.void(types.voidptr), cache=keep, error_model="numpy")
+    @cfunc(types.void(types.voidptr), cache=keep, pipeline_class=Announced, error_model="numpy")
     def work(job):
         stamp  # noqa: B018, what is compiled is kept by the names used here, and must not outlive a change of sources
         counter = pointer(job, types.int64)
