@@ -7,9 +7,11 @@ is there for nothing where the vector is kept elsewhere.
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from regrow.core.names import unwrap
@@ -19,6 +21,7 @@ from regrow.distributed.wrappers import replicas_of
 Owners = list[tuple[nn.Module, str]]
 Forward = Callable[..., Tensor]
 _EXPANDERS = "_expanders"
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # since torch 2.7
 _RECURRENT: dict[type[nn.Module], str] = {
     nn.RNNBase: "recurrent layers keep a second list of their weights, which would go on being used"
 }
@@ -93,6 +96,19 @@ def check_replaceable(model: nn.Module, layers: Sequence[Layer], owners: Sequenc
                     raise ValueError(f"{layer.name} cannot be {how}: {why}; leave it out of layers")
 
 
+def check_not_traced(x: object) -> None:
+    """Refuse to become part of a graph for other programs or processes, which have no values that know their places."""
+    if torch._C._get_tracing_state() or isinstance(x, Proxy) or _is_exporting():
+        _refuse_graph("packed")
+
+
+def _refuse_graph(how: str) -> NoReturn:
+    raise ValueError(
+        f"{how} layers cannot be traced, scripted or exported by torch; call detach() on the sparsifier first, or load "
+        "the file of the model without storage='packed'. For ONNX there is regrow.export_onnx"
+    )
+
+
 @cache
 def _expanding(base: Any, names: tuple[str, ...], prefix: str, forward: Forward | None) -> type[nn.Module]:
     """A module class whose parameters of these names are computed where they are read."""
@@ -112,9 +128,12 @@ def _expanding(base: Any, names: tuple[str, ...], prefix: str, forward: Forward 
             )
         base.register_parameter(module, name, parameter)
 
+    def prepare_scriptable(module: nn.Module) -> NoReturn:
+        _refuse_graph(prefix.lower())
+
     # Of this file and not of torch, where a compiler would take all tensors of a module for ones of fixed size.
     made: dict[str, Any] = {"__module__": __name__, "__reduce_ex__": reduce, "_expands": (base, names)}
-    made["register_parameter"] = register_parameter
+    made |= {"register_parameter": register_parameter, "__prepare_scriptable__": prepare_scriptable}
     if forward is not None:
         made["forward"] = forward
     return type(f"{prefix}{base.__name__}", (base,), made | {name: expanded(name) for name in names})

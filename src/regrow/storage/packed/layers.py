@@ -17,7 +17,7 @@ from torch.nn.modules.conv import _ConvNd
 from regrow.core.names import clean, unwrap
 from regrow.kernels.cpu.functions import Way, bias_gradient
 from regrow.kernels.cpu.planes import Convolution
-from regrow.storage.computed_weights import Forward, expanders_of
+from regrow.storage.computed_weights import Forward, check_not_traced, expanders_of
 from regrow.storage.packed import operators
 from regrow.storage.packed.compute import Wanted, backward, forward, way_of
 from regrow.storage.packed.slot import Slot
@@ -50,6 +50,7 @@ def forward_for(module: nn.Module, names: Container[str]) -> Forward | None:
 
 def linear(module: nn.Linear, x: Tensor) -> Tensor:
     """The forward pass of nn.Linear."""
+    check_not_traced(x)
     if x.shape[-1] != module.in_features:
         raise RuntimeError(f"the layer has {module.in_features} inputs, got a tensor of shape {tuple(x.shape)}")
     return _compute(module, x, None)
@@ -57,6 +58,7 @@ def linear(module: nn.Linear, x: Tensor) -> Tensor:
 
 def convolution(module: _ConvNd, x: Tensor) -> Tensor:
     """The forward pass of nn.Conv1d, nn.Conv2d and nn.Conv3d."""
+    check_not_traced(x)
     is_single = x.ndim == len(module.kernel_size) + 1
     x = x.unsqueeze(0) if is_single else x
     if x.ndim != len(module.kernel_size) + 2 or x.shape[1] != module.in_channels:

@@ -10,7 +10,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from regrow.kernels.cpu.linear import MOST_SAMPLES
 from regrow.kernels.cpu.norm import Block, Norm
-from regrow.storage.computed_weights import expanders_of
+from regrow.storage.computed_weights import check_not_traced, expanders_of
 from regrow.storage.packed.compute import way_of
 from regrow.storage.packed.growth import gradient_tiles
 from regrow.storage.packed.layers import forward_for
@@ -27,6 +27,7 @@ def linear_norm(linear: nn.Linear, norm: nn.BatchNorm1d, x: Tensor, *, relu: boo
     """
     slot = expanders_of(linear).get("weight")
     if isinstance(slot, Slot) and not torch.compiler.is_compiling() and _ask_no_more(linear, norm, x):
+        check_not_traced(x)
         case = _case(slot, linear, norm)
         block = _block(slot, linear, norm, x, case, relu)
         if block is not None:

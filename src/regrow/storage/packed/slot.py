@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regrow.core.units import Layer
 from regrow.kernels.cpu.choose import Choices
+from regrow.storage.computed_weights import check_not_traced
 from regrow.storage.packed import operators
 from regrow.storage.packed.growth import Search
 from regrow.storage.packed.places import Places
@@ -61,6 +62,7 @@ class Slot:
 
     def expand(self, values: None = None) -> Tensor:
         """The weights of the layer, dense, differentiable in the values."""
+        check_not_traced(values)
         if torch.compiler.is_compiling():
             return operators.weight(self)
         weight: Tensor = _Expand.apply(self.values(), self)  # type: ignore[no-untyped-call]
