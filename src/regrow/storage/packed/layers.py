@@ -20,6 +20,7 @@ from regrow.kernels.cpu.planes import Convolution
 from regrow.storage.computed_weights import Forward, check_not_traced, expanders_of
 from regrow.storage.packed import operators
 from regrow.storage.packed.compute import Wanted, backward, forward, way_of
+from regrow.storage.packed.ready import is_learning, on_one_sample
 from regrow.storage.packed.slot import Slot
 
 
@@ -53,7 +54,8 @@ def linear(module: nn.Linear, x: Tensor) -> Tensor:
     check_not_traced(x)
     if x.shape[-1] != module.in_features:
         raise RuntimeError(f"the layer has {module.in_features} inputs, got a tensor of shape {tuple(x.shape)}")
-    return _compute(module, x, None)
+    y = None if torch.compiler.is_compiling() else on_one_sample(module, x)
+    return _compute(module, x, None) if y is None else y
 
 
 def convolution(module: _ConvNd, x: Tensor) -> Tensor:
@@ -100,7 +102,10 @@ def _compute(module: nn.Module, x: Tensor, how: Convolution | None) -> Tensor:
         x, bias = _cast(x, module.bias)
         return operators.layer(slot, x, bias, how)
     x, values, bias = _cast(x, slot.values(), module.bias)
-    y: Tensor = _Layer.apply(x, values, bias, slot, how, way_of(slot, x, values, bias, how))  # type: ignore[no-untyped-call]
+    way = way_of(slot, x, values, bias, how)
+    if not is_learning(x, values, bias):
+        return forward(slot, x, values, bias, how, way)
+    y: Tensor = _Layer.apply(x, values, bias, slot, how, way)  # type: ignore[no-untyped-call]
     return y
 
 

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
@@ -15,6 +15,9 @@ from regrow.storage.packed.growth import Search
 from regrow.storage.packed.pieces import Begun, Stub, pieces, stand_ins
 from regrow.storage.packed.places import Places, mark, overwrite
 from regrow.storage.packed.slot import Slot
+
+if TYPE_CHECKING:
+    from regrow.storage.packed.ready import Ready
 
 
 class Pack:
@@ -34,6 +37,7 @@ class Pack:
         self.num_takes = 0
         self.begun = Begun()
         self.blocks: dict[int, tuple[Any, Any, Any]] = {}  # of layers and norms, and what they are made of
+        self.ready: dict[int, Ready] = {}  # linear layers, for one sample
         self._holder: dict[str, Any] = holder
         self._mark: int | None = None
         self._belongs_to: Tensor | None = None  # if not to the places that are here
@@ -175,7 +179,8 @@ class Pack:
         if self._belongs_to is not None:
             raise RuntimeError(
                 f"the {self.name} that were loaded into the model belong to another topology than the one it has; load "
-                "the state of the sparsifier that was saved with them, too: sparse.load_state_dict(...)"
+                "the state of the sparsifier that was saved with them, too: sparse.load_state_dict(...); or load the "
+                "file of the model: regrow.load(...)"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -184,6 +189,7 @@ class Pack:
         left_out = {
             "searches": searches,
             "blocks": {},
+            "ready": {},
             "_made_for": (),
             "_pieces": (),
             "begun": Begun(),
