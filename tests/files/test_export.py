@@ -228,6 +228,31 @@ def test_onnx_of_a_model_that_fixes_its_batch_is_refused(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+EXAMPLES = {
+    "a shape": ((1, 784), TypeError, r"first axis is the batch, e\.g\. torch\.randn\(1, 784\).* got \(1, 784\)"),
+    "nothing": (None, TypeError, "got None"),
+    "no tensors": ((), TypeError, r"got \(\)"),
+    "numbers of numpy": (torch.ones(1, 784).numpy(), TypeError, "must be a tensor"),
+    "no batch": (torch.ones(784), ValueError, r"takes an example_input of shape \(784,\), and not two of them along"),
+    "too long": (torch.ones(1, 785), ValueError, r"does not take an example_input of shape \(1, 785\): mat1 and mat2"),
+    "too many": (
+        (torch.ones(1, 784),) * 2,
+        ValueError,
+        r"shape \(1, 784\), \(1, 784\): .*2 positional arguments but 3",
+    ),
+}
+
+
+@needs_onnx
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_is_wrong_with_an_example_is_said_in_one_sentence(name: str, tmp_path: Path):
+    example, kind, message = EXAMPLES[name]
+    with pytest.raises(kind, match=message) as caught:
+        regrow.export_onnx(tmp_path / "m.onnx", nn.Linear(784, 10), example)
+    assert len(str(caught.value)) < 300
+    assert list(tmp_path.iterdir()) == []
+
+
 class Random(nn.Module):
     """Not the same twice."""
 

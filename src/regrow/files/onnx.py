@@ -3,6 +3,7 @@
 import copy
 import logging
 import os
+import reprlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,11 +36,11 @@ def export_onnx(
     """
     check_packages()
     check_place(path)
-    inputs = (example_input,) if isinstance(example_input, Tensor) else tuple(example_input)
-    inputs = tuple(tensor.detach().cpu() for tensor in inputs)
+    inputs = _inputs_of(example_input)
     plain = _plain_copy(model)
     if sum(tensor.nbytes for tensor in plain.state_dict().values()) >= _LARGEST:
         raise ValueError("the model takes more than 2 GiB, which one ONNX file cannot hold")
+    _check_takes(plain, inputs)
     graph = _translate(plain, inputs)
     difference = _largest_difference(graph, plain, inputs) if _can_be_tried(plain, inputs) else None
     write_atomically(Path(path), lambda file: file.write(graph))
@@ -49,6 +50,32 @@ def export_onnx(
 def check_packages() -> None:
     """Refuse to begin without the packages that the export needs."""
     check_installed("onnx", "exporting to ONNX", "onnx", "onnxscript")
+
+
+def _inputs_of(example: object) -> tuple[Tensor, ...]:
+    inputs = (example,) if isinstance(example, Tensor) else example
+    if not isinstance(inputs, (tuple, list)) or not inputs or not all(isinstance(own, Tensor) for own in inputs):
+        raise TypeError(
+            f"example_input must be a tensor whose first axis is the batch, e.g. torch.randn(1, 784), or a tuple of "
+            f"them, got {reprlib.repr(example)}"
+        )
+    return tuple(own.detach().cpu() for own in inputs)
+
+
+def _check_takes(plain: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Refuse an example that the model does not take, alone or twice in a batch; torch would say so at great length."""
+    shapes = ", ".join(str(tuple(own.shape)) for own in inputs)
+    try:
+        _outputs(plain, inputs)
+    except Exception as error:
+        raise ValueError(f"the model does not take an example_input of shape {shapes}: {error}") from error
+    try:
+        _outputs(plain, _repeated(inputs, 2))
+    except Exception as error:
+        raise ValueError(
+            f"the model takes an example_input of shape {shapes}, and not two of them along its first axis, which must "
+            f"be the batch: {error}"
+        ) from error
 
 
 def _plain_copy(model: nn.Module) -> nn.Module:
