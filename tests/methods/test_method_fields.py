@@ -43,6 +43,16 @@ def test_a_missing_sparsity_is_asked_for_with_an_example(name):
         METHODS[name]()
 
 
+def test_beside_masks_any_sparsity_does_unless_it_is_the_goal_of_a_ramp():
+    with pytest.raises(TypeError, match="beside start=masks, which define the budget, any will do"):
+        regrow.Static()
+    with pytest.raises(TypeError, match=r"Gradual\(sparsity=0\.9\)$"):
+        regrow.Gradual()
+    model, mask = torch.nn.Linear(4, 4), torch.eye(4).bool()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert regrow.attach(model, optimizer, regrow.Static(sparsity=0), start={"weight": mask}).budget == 4
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_methods_are_frozen_equal_by_value_and_can_be_copied(name):
     one = METHODS[name](sparsity=0.5)

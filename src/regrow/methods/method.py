@@ -52,7 +52,10 @@ def method(cls: AnyMethod) -> AnyMethod:
             if name not in known:
                 raise TypeError(f"{cls.__name__} has no field {name!r}; {suggest(name, known)}")
         if needs_sparsity and "sparsity" not in given:
-            raise TypeError(f"{cls.__name__} needs a sparsity, e.g. {cls.__name__}(sparsity=0.9)")
+            masks = (
+                "" if "changing_budget" in cls.needs else "; beside start=masks, which define the budget, any will do"
+            )
+            raise TypeError(f"{cls.__name__} needs a sparsity, e.g. {cls.__name__}(sparsity=0.9){masks}")
         plain_init(self, **given)
 
     made.__init__ = __init__  # type: ignore[method-assign]
