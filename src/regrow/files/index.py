@@ -96,6 +96,10 @@ class Index:
         """All names of tensors, and under which one each is stored."""
         return {name: name for name in self.pieces} | self.aliases
 
+    def sparse_names(self) -> list[str]:
+        """All names of the sparse ones."""
+        return [name for name, first in self.origins().items() if self.pieces[first].active is not None]
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: self.pieces[first].shape for name, first in self.origins().items()}
 

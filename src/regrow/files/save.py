@@ -15,14 +15,18 @@ from regrow.core.names import clean, unwrap
 from regrow.files.atomic import read_steadily
 from regrow.files.format import pick, read, read_index, read_stored, write
 from regrow.files.index import BUFFERS
-from regrow.files.packed import fill, keys_of_vectors, pick_packed
+from regrow.files.packed import choices_to_load, fill, keys_of_vectors, names_of, packable, pick_packed
 from regrow.files.positions import entropy
 from regrow.files.stored import DTYPES, bad
+from regrow.kernels.cpu.choose import Choices
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.sparsifier.steps import steps_of
 from regrow.sparsifier.summary import LayerInfo, summarise
+from regrow.storage.base import StorageKind
 from regrow.storage.check_masks import num_strays
+from regrow.storage.packed.given import pack_given
 from regrow.storage.packed.layers import packed_slots
+from regrow.storage.packed.meta import check_can_be_filled, make_room
 from regrow.storage.packed.slot import Slot
 
 
@@ -89,14 +93,24 @@ def save(
     write(path, tensors, parts, aliases=aliases, made_by=made_by, buffers=buffers, values=values)
 
 
-def load(path: str | os.PathLike[str], model: nn.Module) -> dict[str, Tensor]:
+def load(path: str | os.PathLike[str], model: nn.Module, *, storage: str | StorageKind = "dense") -> dict[str, Tensor]:
     """Fill a model from a file.
 
     A plain one gets dense weights; what comes back are the masks of its sparse layers, e.g. for `attach(...,
     start=masks)`. A packed one, attached before with the same budget, gets the file's topology with the values, and
-    nothing comes back.
+    nothing comes back. What of a model is on the meta device becomes real.
+
+    `storage="packed"` is for using a model that is not trained any more: its sparse linear and convolution layers and
+    attention projections are packed, with no optimizer and without ever being dense. It is in evaluation mode then,
+    nothing in it requires a gradient, and nothing comes back. On a CPU layers compute on their values alone, unless
+    `regrow.Packed(kernels=...)` says otherwise.
     """
-    model = unwrap(model)
+    choices = choices_to_load(storage)
+    whole, model = model, unwrap(model)
+    if choices is not None:
+        _load_to_use(path, model, choices)
+        whole.requires_grad_(False).eval()
+        return {}
     if packed_slots(model):
         _load_packed(path, model)
         return {}
@@ -104,16 +118,38 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> dict[str, Tensor]:
         raise ValueError("the model is attached to a sparsifier; load first, then attach(..., start=masks)")
     stored = read_stored(path)
     own_names = _own_names(path, model.state_dict(), stored.index.shapes())
+    check_can_be_filled(model)
     content = stored.content()
+    make_room(model)
     model.load_state_dict({own_names[name]: tensor for name, tensor in content.state.items()})
     return content.masks
+
+
+def _load_to_use(path: str | os.PathLike[str], model: nn.Module, choices: Choices) -> None:
+    """Pack what of a plain model can be, and fill the rest."""
+    if packed_slots(model):
+        raise ValueError("the model is packed already; leave out storage to fill it, or build it anew")
+    if steps_of(list(model.parameters())):
+        raise ValueError("the model is attached to a sparsifier; detach() it first, or build the model anew")
+    stored = read_stored(path)
+    origins = stored.index.origins()
+    own_names = _own_names(path, model.state_dict(), stored.index.shapes())
+    check_can_be_filled(model)
+    chosen = packable(model, stored.index.sparse_names())
+    if not chosen:
+        raise bad(path, "it has no sparse layer that can be packed; leave out storage")
+    packed = names_of(model, [parameter for _, parameter in chosen])
+    state = {own_names[name]: stored.tensor(first) for name, first in origins.items() if name not in packed}
+    pack_given(model, chosen, lambda name: stored.part(origins[name]), choices)
+    make_room(model)
+    model.load_state_dict(state, strict=False)
 
 
 def _load_packed(path: str | os.PathLike[str], model: nn.Module) -> None:
     stored = read_stored(path)
     slots, vectors = packed_slots(model), keys_of_vectors(model)
-    origins, pieces = stored.index.origins(), stored.index.pieces
-    packed = [name for name, first in origins.items() if name in slots and pieces[first].active is not None]
+    origins = stored.index.origins()
+    packed = [name for name in stored.index.sparse_names() if name in slots]
     shapes = {name: shape for name, shape in stored.index.shapes().items() if name not in packed}
     own_names = _own_names(path, {k: own for k, own in model.state_dict().items() if k not in vectors}, shapes)
     state = {own_names[name]: stored.tensor(origins[name]) for name in shapes}

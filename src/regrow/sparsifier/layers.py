@@ -46,7 +46,7 @@ def choose_layers(
         undivided = tuple(name for name in names if not _divides(granularity, trained[name], output_dims))
         names = [name for name in names if name not in undivided]
     if not names:
-        num_at_rest = len(_usual_weights(model) & {id(own) for own in everything.values()})
+        num_at_rest = len(usual_weights(model) & {id(own) for own in everything.values()})
         why = f" ({num_at_rest} are frozen, or not held by the optimizer)" if num_at_rest and not selection else ""
         raise ValueError(f"the model has no layer to make sparse that trains{why}; name some with layers=[...]")
     for name in names:
@@ -89,7 +89,7 @@ def _select(
     model: nn.Module, everything: dict[str, nn.Parameter], trained: dict[str, nn.Parameter], selection: Selection
 ) -> list[str]:
     if selection is None or callable(selection):
-        wanted = _usual_weights(model)
+        wanted = usual_weights(model)
         usual = [name for name, parameter in trained.items() if id(parameter) in wanted]
         return [name for name in usual if selection is None or selection(name, trained[name])]
     patterns = _patterns(selection, "layers must be names, glob patterns or a function")
@@ -120,8 +120,8 @@ def _patterns(given: object, must_be: str) -> list[str]:
     return patterns
 
 
-def _usual_weights(model: nn.Module) -> set[int]:
-    """Weights of linear and convolution layers and of attention projections, unless an embedding shares them."""
+def usual_weights(model: nn.Module) -> set[int]:
+    """Weights of linear and convolution layers and of attention projections, unless an embedding shares them, by id."""
     wanted: set[int] = set()
     embedded: set[int] = set()
     for module in unwrap(model).modules():

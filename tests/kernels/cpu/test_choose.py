@@ -70,6 +70,23 @@ def test_the_faster_way_is_chosen(how, slow, monkeypatch):
     assert Choices().way(layer.pattern, x, how) == ("dense" if slow == "sparse" else "sparse")
 
 
+@pytest.mark.parametrize("how", [None, Convolution((3, 3), (1, 1), (1, 1), (1, 1))], ids=["linear", "convolution"])
+def test_where_nobody_goes_back_the_way_back_does_not_count(how, monkeypatch):
+    def never(*arguments):
+        raise AssertionError
+
+    for function in ("sparse_backward", "dense_input_gradient", "dense_weight_gradient"):
+        monkeypatch.setattr(choose, function, never)
+    monkeypatch.setattr(choose, "_measured", {})
+    layer = random_layer(8, 8, density=0.1) if how is None else random_layer(8, 8, 3, 3, density=0.1)
+    x = random_tensor(2, 8) if how is None else random_tensor(2, 8, 6, 6)
+    choices = Choices(goes_back=False)
+    assert choices.way(layer.pattern, x, how) in ("sparse", "dense")
+    assert len(choices.state()) == 1
+    with pytest.raises(AssertionError):
+        Choices().way(layer.pattern, x, how)
+
+
 @pytest.mark.parametrize("name", ["linear", "convolution"])
 def test_the_dense_way_that_is_timed_is_the_one_that_a_layer_goes(name, monkeypatch):
     calls = []

@@ -28,7 +28,7 @@ from regrow.kernels.cpu.planes import Convolution
 
 _MOST_POSITIONS = 1 << 26  # a layer larger than this is never made dense: 256 MB of float32
 _ROUNDS = 3
-_measured: dict[str, Way] = {}  # in this process, for all models
+_measured: dict[tuple[str, bool], Way] = {}  # in this process, for all models
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,14 @@ def _case(
 
 @dataclass
 class Choices:
-    """Which way each case is computed. `forced` decides for all of them, and nothing is measured then."""
+    """Which way each case is computed. `forced` decides for all of them, and nothing is measured then.
+
+    Where nobody `goes_back`, as in a model that is not trained, forward passes alone are measured.
+    """
 
     forced: Way | None = None
     made: dict[str, Way] = field(default_factory=dict)
+    goes_back: bool = True
 
     def way(self, pattern: Pattern, x: Tensor, how: Convolution | None = None) -> Way:
         """The way for this layer and this input; the first time it is asked for, both are tried."""
@@ -92,7 +96,7 @@ class Choices:
         case = case_of(pattern, x, how)
         way = self.made.get(case.name)
         if way is None:
-            way = self.made[case.name] = _fastest(case)
+            way = self.made[case.name] = _fastest(case, self.goes_back)
         return way
 
     def state(self) -> dict[str, str]:
@@ -107,14 +111,15 @@ class Choices:
         self.made = {name: ways[way] for name, way in state.items()}
 
 
-def _fastest(case: Case) -> Way:
-    if case.name not in _measured:
+def _fastest(case: Case, goes_back: bool) -> Way:
+    asked = case.name, goes_back
+    if asked not in _measured:
         is_large = case.num_rows * case.num_columns > _MOST_POSITIONS
-        _measured[case.name] = "sparse" if is_large or 0 in case.input_shape else _measure(case)
-    return _measured[case.name]
+        _measured[asked] = "sparse" if is_large or 0 in case.input_shape else _measure(case, goes_back)
+    return _measured[asked]
 
 
-def _measure(case: Case) -> Way:
+def _measure(case: Case, goes_back: bool) -> Way:
     """Time both ways on random weights and inputs, in turns; the best of a few rounds counts."""
     generator = torch.Generator().manual_seed(0)
     pattern = _random_pattern(case, generator)
@@ -125,25 +130,31 @@ def _measure(case: Case) -> Way:
         for way in get_args(Way):
             compute = _compute_sparse if way == "sparse" else _compute_dense
             start = perf_counter()
-            compute(pattern, values, x, case.how)
+            compute(pattern, values, x, case.how, goes_back)
             if attempt:
                 best[way] = min(best.get(way, float("inf")), perf_counter() - start)
     return min(best, key=best.__getitem__)
 
 
-def _compute_sparse(pattern: Pattern, values: Tensor, x: Tensor, how: Convolution | None) -> None:
+def _compute_sparse(
+    pattern: Pattern, values: Tensor, x: Tensor, how: Convolution | None, goes_back: bool = True
+) -> None:
     """Forward and backward, as a packed layer computes them."""
     y = sparse_forward(pattern, values, x, None, how)
-    sparse_backward(pattern, values, x, y, how)
+    if goes_back:
+        sparse_backward(pattern, values, x, y, how)
 
 
-def _compute_dense(pattern: Pattern, values: Tensor, x: Tensor, how: Convolution | None) -> None:
+def _compute_dense(
+    pattern: Pattern, values: Tensor, x: Tensor, how: Convolution | None, goes_back: bool = True
+) -> None:
     """Likewise: its weight is made for each use of it."""
     kernel_size = () if how is None else how.kernel_size
     shape = (pattern.num_rows, pattern.num_columns // prod(kernel_size), *kernel_size)
     y = dense_forward(densify(pattern, values).view(shape), x, None, how)
-    dense_input_gradient(densify(pattern, values).view(shape), x, y, how)
-    values_at(pattern, dense_weight_gradient(shape, x, y, how).flatten(1))
+    if goes_back:
+        dense_input_gradient(densify(pattern, values).view(shape), x, y, how)
+        values_at(pattern, dense_weight_gradient(shape, x, y, how).flatten(1))
 
 
 def _random_pattern(case: Case, generator: torch.Generator) -> Pattern:

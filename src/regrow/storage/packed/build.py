@@ -102,14 +102,20 @@ def _groups(model: nn.Module, optimizer: Optimizer, parameters: Sequence[nn.Para
     for held in optimizer.param_groups:
         ours = sorted((number[id(p)], seat) for seat, p in enumerate(held["params"]) if id(p) in number)
         if ours:
-            name = f"{_NAME}_{len(groups)}" if groups else _NAME
-            while hasattr(model, name):
-                name = f"_{name}"
+            name = name_of_vector(model, len(groups))
             seats = tuple(seat for _, seat in ours)
             names = held.get("param_names")
             own_names = None if names is None else tuple(names[seat] for seat in seats)
             groups.append(Group(tuple(i for i, _ in ours), seats, name, own_names))
     return groups
+
+
+def name_of_vector(model: nn.Module, number: int) -> str:
+    """What the vector of a pack is called in a model."""
+    name = f"{_NAME}_{number}" if number else _NAME
+    while hasattr(model, name):
+        name = f"_{name}"
+    return name
 
 
 def _common_state(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> Constants:
@@ -149,6 +155,14 @@ def draw_as_torch_does(name: str, shape: tuple[int, ...], count: int, generator:
     return torch.empty(count).uniform_(-bound, bound, generator=generator)
 
 
+def let_compute(model: nn.Module, parameters: Sequence[nn.Parameter], pack: Pack) -> None:
+    """Let the modules that have some dense parameters compute from the layers of a pack instead."""
+    for number, dense in enumerate(parameters):
+        for module, name in owners_of(model, dense):
+            forward = forward_for(module, {name, *expanders_of(module)})
+            start_expanding(module, name, None, pack.slot(number), "Packed", forward)
+
+
 def _hand_over(
     model: nn.Module,
     optimizer: Optimizer,
@@ -157,10 +171,7 @@ def _hand_over(
     state: Constants,
 ) -> None:
     """Let the modules compute from a pack, and the optimizer hold its values."""
-    for number, dense in enumerate(parameters):
-        for module, name in owners_of(model, dense):
-            forward = forward_for(module, {name, *expanders_of(module)})
-            start_expanding(module, name, None, pack.slot(number), "Packed", forward)
+    let_compute(model, parameters, pack)
     first, *others = parameters
     put_in_place(optimizer, first, pack.values, state)
     ours = {id(parameter) for parameter in others}

@@ -55,6 +55,10 @@ class Packed:
                 f"packed storage holds single weights; use granularity='weight', not {str(method.granularity)!r}"
             )
 
+    def choices(self, goes_back: bool = True) -> Choices:
+        """Which way layers compute on a CPU, in a training or, where nobody goes back, in use."""
+        return Choices(None if self.kernels == "auto" else self.kernels, goes_back=goes_back)
+
     def fit(self, model: nn.Module, chosen: Chosen) -> Chosen:
         return leave_out_unfit(model, chosen, "packed")
 
@@ -66,8 +70,7 @@ class Packed:
         check_packable(model, optimizer, chosen)
         self._check_first_values(parameters, start)
         check_can_become_real(model, parameters)
-        choices = Choices(None if self.kernels == "auto" else self.kernels)
-        storage, take_over = pack_weights(model, optimizer, chosen, start, self.init, choices)
+        storage, take_over = pack_weights(model, optimizer, chosen, start, self.init, self.choices())
 
         def begin() -> None:
             take_over()

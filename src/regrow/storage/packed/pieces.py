@@ -45,12 +45,16 @@ def pieces(values: Tensor, sizes: list[int], begun: Begun) -> Sequence[Tensor]:
 
 
 def stand_ins(values: Tensor, sizes: list[int], begun: Begun) -> Sequence[Tensor]:
-    """As long as the pieces, with nothing in them; a compiler takes them for any length and does not compile anew."""
-    from torch._dynamo.decorators import mark_unbacked  # late, since it takes long to import
+    """As long as the pieces, with nothing in them; a compiler takes them for any length and does not compile anew.
 
+    Unless they are frozen: then they hardly change in length, and the compiler need not be there.
+    """
     made = _cut(values, sizes, begun, True)
-    for tensor in made:
-        mark_unbacked(tensor, 0)
+    if values.requires_grad:
+        from torch._dynamo.decorators import mark_unbacked  # late, since it takes long to import
+
+        for tensor in made:
+            mark_unbacked(tensor, 0)
     return made
 
 
