@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -27,6 +28,19 @@ def test_a_network_of_which_only_the_active_weights_exist_learns_and_rewires(mon
     assert [len(parameter) for parameter in space["model"].parameters()] == [35_880, 1000, 1000, 1000, 1000, 10, 10]
     assert sum(space["sparse"].history[0].grown.values()) > 100
     assert space["accuracy"](1000) > 0.6  # by chance 0.1
+
+
+def test_a_network_is_trained_written_and_used_from_its_file(monkeypatch, capsys, tmp_path):
+    space, printed = run(monkeypatch, capsys, "deploy.py", "--quick", "--out", str(tmp_path / "small.safetensors"))
+    # 784 x 64 + 64 x 64 + 64 x 10 = 54,912 positions, of which 20 % are 10,982
+    assert "10,982 of 54,912 weights" in printed
+    packed, dense, trained = space["packed"], space["dense"], space["trained"]
+    assert [len(parameter) for parameter in packed.parameters()] == [10_982, 64, 64, 10]
+    assert [len(parameter) for parameter in dense.parameters()] == [64, 64, 64, 64, 10, 10]
+    assert trained > 0.6  # by chance 0.1
+    assert space["accuracy"](packed) == pytest.approx(trained, abs=0.01)
+    assert printed.count(f"{space['accuracy'](packed):.2%} of the test images") >= 1
+    assert (tmp_path / "small.safetensors").stat().st_size < 4 * 54_912 / 3
 
 
 def test_a_walk_along_the_command_line_interrupts_a_sweep_goes_on_and_ends_with_a_file(tmp_path):
