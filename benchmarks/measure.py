@@ -48,12 +48,22 @@ def peak_extra_bytes(work: Callable[[], object], device: torch.device) -> int:
         before = torch.cuda.memory_allocated()
         work()
         return torch.cuda.max_memory_allocated() - before
+    return held_and_peak_bytes(work)[1]
+
+
+def held_and_peak_bytes(work: Callable[[], object]) -> tuple[int, int]:
+    """How much more memory this process holds after the call than before it, and at the worst moment of it."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)  # what is free goes back to the system, so that using it counts
     Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
     before = _resident("VmRSS")
-    work()
-    return max(_resident("VmHWM") - before, 0)
+    result = work()
+    peak = _resident("VmHWM") - before
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    held = _resident("VmRSS") - before
+    del result
+    return max(held, 0), max(peak, 0)
 
 
 def peak_allocated_bytes(work: Callable[[], object], device: torch.device) -> int:
@@ -73,6 +83,11 @@ def _resident(field: str) -> int:
         if line.startswith(field):
             return 1024 * int(line.split()[1])
     raise RuntimeError(f"no {field} in /proc/self/status")
+
+
+def resident_bytes() -> int:
+    """What this process has in memory now."""
+    return _resident("VmRSS")
 
 
 def table(rows: list[list[str]]) -> str:
