@@ -29,8 +29,9 @@ from regrow.kernels.cpu.threads import num_threads_for, run
 
 _linear_forward, _linear_backward = filler(LinearForward), filler(LinearBackward)
 _vector_forward = filler(VectorForward)
-_LANES, _CHUNK = 16, 16  # as in the kernels
+_LANES = 16  # as in the kernels
 _FORWARD_TILE, _BACKWARD_TILE = 64, 128  # samples side by side: a tile of sums in registers; long runs to sum over
+_ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 16  # whose sums over a tile are in the first cache when they are turned
 _BLOCK_BYTES = 1 << 18  # half of what a core has in its second cache, mostly
 _LINES_OF_BLOCK, _FEWEST_IN_BLOCK = 256, 32  # measured: with fewer lines or entries there is nothing to gain
 _MOST_PLANS = 32
@@ -154,7 +155,7 @@ def forward_plan(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Plan
     num_parts = _num_parts_of_rows(pattern, num_threads_for(work))
     num_laid = pattern.num_columns * (min(num_padded, _FORWARD_TILE) if num_parts == 1 else num_padded)
     columns_at_once, rows_at_once = _blocks(
-        pattern.num_entries, pattern.num_rows, pattern.num_columns, _FORWARD_TILE, dtype
+        pattern.num_entries, (pattern.num_rows, _ROWS_AT_ONCE), pattern.num_columns, _FORWARD_TILE, dtype
     )
     num_sums = num_parts * rows_at_once * _FORWARD_TILE
     by_row_at = dtype.itemsize * num_laid
@@ -203,7 +204,7 @@ def backward_plan(pattern: Pattern, num_samples: int, dtype: torch.dtype) -> Pla
     num_parts = 4 * num_threads if num_threads > 1 else 1
     num_laid = pattern.num_rows * (min(num_padded, _BACKWARD_TILE) if num_parts == 1 else num_padded)
     rows_at_once, columns_at_once = _blocks(
-        pattern.num_entries, pattern.num_columns, pattern.num_rows, _BACKWARD_TILE, dtype
+        pattern.num_entries, (pattern.num_columns, _COLUMNS_AT_ONCE), pattern.num_rows, _BACKWARD_TILE, dtype
     )
     num_both = num_parts * 2 * columns_at_once * _BACKWARD_TILE
     own_at = dtype.itemsize * num_laid
@@ -244,15 +245,17 @@ def backward_table(
     )
 
 
-def _blocks(num_entries: int, num_lines: int, length: int, tile: int, dtype: torch.dtype) -> tuple[int, int]:
+def _blocks(num_entries: int, lines: tuple[int, int], length: int, tile: int, dtype: torch.dtype) -> tuple[int, int]:
     """How much of the other side a line of the matrix meets at a time, and how many lines meet it one after the other.
+
+    Of `lines` how many there are, and how many there usually are at once.
 
     What all lines read again and again should stay in the cache next to a core. Only where it would not, and lines have
     entries enough in each block, are there several.
     """
-    block = _BLOCK_BYTES // (tile * dtype.itemsize)
+    block, (num_lines, at_once) = _BLOCK_BYTES // (tile * dtype.itemsize), lines
     if length <= block or num_entries * block < _FEWEST_IN_BLOCK * num_lines * length:
-        return max(length, 1), _CHUNK
+        return max(length, 1), at_once
     return block, _LINES_OF_BLOCK
 
 

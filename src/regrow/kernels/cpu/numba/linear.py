@@ -61,6 +61,22 @@ def _turn(source, step_i, step_j, target, step, num_i, num_j):
 
 
 @register_jitable
+def _turn_out(source, step_i, target, step, num_i, num_j):
+    """The same, line after line of the target: these often lie so far apart that few fit into the first cache."""
+    if num_i >= 8 and num_j >= 8:
+        for j in range(0, num_j, 8):
+            begin_j = min(j, num_j - 8)
+            for i in range(0, num_i, 8):
+                begin_i = min(i, num_i - 8)
+                from_, to = ahead(source, begin_i * step_i + begin_j), ahead(target, begin_j * step + begin_i)
+                turn_square(from_, step_i, to, step)
+    else:
+        for j in range(num_j):
+            for i in range(num_i):
+                target[j * step + i] = source[i * step_i + j]
+
+
+@register_jitable
 def linear_forward(job: LinearForward, part, num_parts, value):
     """y[sample, row] = bias[row] + sum over the row's entries of value * x[sample, column], for a range of rows."""
     plan, pattern = job.plan, job.plan.pattern
@@ -97,7 +113,7 @@ def linear_forward(job: LinearForward, part, num_parts, value):
                         sum_row(start, own, at, stop - begin, width, here, into, width)
                     else:
                         continue_row(own, at, stop - begin, width, here, into, width)
-            _turn(sums, width, 1, ahead(job.y, first * num_rows + chunk), num_rows, end - chunk, present)
+            _turn_out(sums, width, ahead(job.y, first * num_rows + chunk), num_rows, end - chunk, present)
 
 
 @register_jitable
@@ -163,4 +179,4 @@ def linear_backward(job: LinearBackward, part, num_parts, value):
                     else:
                         values_gradient(at, stop - begin, below, width, own, into, width)
             if is_given(job.dx):
-                _turn(back, width, 1, ahead(job.dx, first * num_columns + chunk), num_columns, num_channels, present)
+                _turn_out(back, width, ahead(job.dx, first * num_columns + chunk), num_columns, num_channels, present)
