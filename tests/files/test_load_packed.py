@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,18 @@ def test_ten_thousand_million_positions(path):
     with torch.no_grad():
         assert torch.equal(use(x), model(x))
         assert torch.equal(use(x[:1]), model(x)[:1])
+
+
+def test_no_compiler_of_torch_is_brought_into_memory(path):
+    saved(path, nn.Linear(20, 30))
+    code = f"""
+import sys, torch, regrow
+model = torch.nn.Linear(20, 30)
+regrow.load({str(path)!r}, model, storage="packed")
+model(torch.ones(1, 20))
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 class Mixed(nn.Module):
