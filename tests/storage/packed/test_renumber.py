@@ -11,7 +11,7 @@ from regrow.core.row import cut_into_chunks
 from regrow.core.selections import Listed, draw_free, is_active
 from regrow.core.units import Layer, cut
 from regrow.storage.packed.growth import best_free
-from regrow.storage.packed.places import IndexedPlaces, places_of_stored, places_of_units
+from regrow.storage.packed.places import IndexedPlaces, places_of_ascending, places_of_stored, places_of_units
 from regrow.storage.packed.renumber import column_order, exchange, first_free, move, renumber
 from strategies import CPU
 
@@ -141,6 +141,21 @@ def test_both_kinds_of_places_say_the_same(dims, seed):
     assert torch.equal(indexed.spread(values), pattern.spread(values))
     assert torch.equal(indexed.collect(dense), pattern.collect(dense))
     assert torch.equal(indexed.spread(values.bfloat16()), pattern.spread(values.bfloat16()))
+
+
+@given(shape=st.lists(st.integers(1, 6), min_size=1, max_size=4), seed=st.integers(0, 999), tenths=st.integers(0, 10))
+def test_places_in_ascending_order_need_no_sorting(shape, seed, tenths):
+    generator = torch.Generator().manual_seed(seed)
+    layer, dense = layer_of(*shape), torch.randn(shape, generator=generator)
+    logical = (torch.rand(layer.num_weights, generator=generator) * 10 < tenths).nonzero().flatten()
+    places, order = places_of_ascending(layer, logical)
+    expected, of_units = places_of_units(layer, logical)
+    assert torch.equal(order, of_units)
+    assert torch.equal(places.stored(), expected.stored())
+    assert torch.equal(places.logical(), logical.index_select(0, order))
+    assert torch.equal(places.collect(dense), dense.flatten().index_select(0, logical).index_select(0, order))
+    for name in ("rows", "col_starts", "columns", "row_starts"):
+        assert torch.equal(getattr(places.pattern, name).int(), getattr(expected.pattern, name).int())
 
 
 def test_the_memory_format_is_that_of_the_weight():

@@ -93,6 +93,10 @@ class Pattern:
         self._run("list_by_row", 1, table)
         return made, order
 
+    def turned(self) -> "Pattern":
+        """That of the transposed matrix: the same two orders, which change places."""
+        return Pattern(self.num_columns, self.num_rows, self.columns, self.row_starts, self.rows, self.col_starts)
+
     def _run(self, kernel: str, num_parts: int, table: Table) -> None:
         run(kernel, torch.float32, self.rows.dtype, num_parts, table, work=self.num_entries)
 

@@ -11,13 +11,12 @@ from regrow.kernels.cpu.choose import Choices
 from regrow.storage.base import Chosen
 from regrow.storage.packed.build import device_of, let_compute, name_of_vector
 from regrow.storage.packed.pack import Pack
-from regrow.storage.packed.places import Places, places_of_units
-from regrow.storage.packed.renumber import logical_order, renumber
+from regrow.storage.packed.places import Places, places_of_ascending
 from regrow.storage.packed.topology_tag import start_marking
 
 
 class Given(Protocol):
-    """The active weights of a layer: values and positions along the tensor's own indices."""
+    """The active weights of a layer: values, and positions along the tensor's own indices, ascending."""
 
     @property
     def values(self) -> Tensor: ...
@@ -27,8 +26,7 @@ class Given(Protocol):
 
 def placed(layer: Layer, given: Given, device: torch.device) -> tuple[Places, Tensor]:
     """Places and values in the order in which they are stored."""
-    units = renumber(given.positions.to(device), layer.shape, logical_order(layer), layer.unit_dims)
-    places, order = places_of_units(layer, units)
+    places, order = places_of_ascending(layer, given.positions.to(device))
     return places, given.values.to(device).index_select(0, order)
 
 

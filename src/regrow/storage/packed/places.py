@@ -179,6 +179,16 @@ def places_of_units(layer: Layer, units: Tensor) -> tuple[Places, Tensor]:
     return places_of_stored(layer, stored), order
 
 
+def places_of_ascending(layer: Layer, logical: Tensor) -> tuple[Places, Tensor]:
+    """Places for ascending numbers along the tensor's own indices, and which of them each stored value belongs to."""
+    if logical.device.type != "cpu":
+        return places_of_units(layer, renumber(logical, layer.shape, logical_order(layer), layer.unit_dims))
+    num_rows = layer.shape[0]
+    num_columns = layer.num_weights // num_rows
+    turned = make_pattern(logical % num_columns, logical // num_columns, num_columns, num_rows)
+    return PatternPlaces(layer, turned.turned()), turned.listed_by_row()[1]
+
+
 def places_of_logical(layer: Layer, logical: Tensor) -> Places:
     """Places from numbers along the tensor's own indices, in the order in which they are stored."""
     return places_of_stored(layer, renumber(logical, layer.shape, logical_order(layer), column_order(layer)))
