@@ -1,4 +1,4 @@
-"""Latency and memory of a trained network in use: packed beside dense torch, compiled or not, CSR and onnxruntime.
+"""Latency and memory of a trained network in use: packed beside dense, compiled or not, torch's CSR and onnxruntime.
 
     python -m benchmarks.inference [--networks mlp wrn_28_2 gpt_block] [--sparsities 0.9 0.95 0.99] [--batches 1 64]
                                    [--threads 1 2] [--seconds 4] [--memory]
@@ -33,7 +33,7 @@ from regrow.lab.models import build
 from regrow.lab.models.transformer import Block
 
 CPU = torch.device("cpu")
-SIDES = ("packed", "dense", "compiled", "CSR", "onnxruntime")
+SIDES = ("packed", "packed, compiled", "dense", "dense, compiled", "CSR", "onnxruntime")
 Model = Callable[[Tensor], Tensor]
 
 
@@ -53,6 +53,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "gpt_block": (partial(Block, 1024, 16, is_causal=True), (64, 1024)),
     TINY: (tiny, (3, 8, 8)),
 }
+NAMES = [name for name in NETWORKS if name != TINY]
 
 
 class CSR(nn.Module):
@@ -99,16 +100,17 @@ def ready(side: str, network: str, path: Path, threads: int) -> Model:
     if side == "onnxruntime":
         return in_onnxruntime(path.with_suffix(".onnx"), threads)
     model = on_meta(network)
-    if side == "packed":
+    is_compiled = side.endswith("compiled")
+    if side.startswith("packed"):
         regrow.load(path, model, storage="packed")
-        return model
+        return torch.compile(model) if is_compiled else model
     masks = regrow.load(path, model)
     if side == "CSR":
         for name, module in list(model.named_modules()):
             if isinstance(module, nn.Linear):
                 model.set_submodule(name, CSR(module, masks[f"{name}.weight"]))
     model.eval()
-    return torch.compile(model) if side == "compiled" else model
+    return torch.compile(model) if is_compiled else model
 
 
 def in_onnxruntime(path: Path, threads: int) -> Model:
@@ -135,7 +137,7 @@ def latency(network: str, path: Path, batches: Sequence[int], threads: int, budg
             torch.testing.assert_close(model(x), expected, rtol=1e-3, atol=1e-4)
         works = {side: (lambda: None, partial(model, x)) for side, model in models.items()}
         all_once = sum(seconds(work, CPU) for _, work in works.values())
-        took = interleaved(works, CPU, max(10, min(1000, int(budget / all_once))))
+        took = interleaved(works, CPU, max(5, min(1000, int(budget / all_once))))
         cells = [f"{took[side]:.3f}" if side in took else "" for side in SIDES]
         rows.append([str(batch), *cells, f"{took['dense'] / took['packed']:.2f}x"])
     return rows
@@ -178,19 +180,23 @@ def memory(network: str, files: Mapping[float, Path], batches: Sequence[int]) ->
 
 @torch.no_grad()
 def child(side: str, network: str, path: str, batch: str) -> None:
-    """Print how many bytes it takes to load a network and pass a batch, and before that; a tiny one brings imports."""
+    """Print how many bytes are held before, and it takes to load a network and pass a batch.
+
+    All that is imported on the way is brought by a tiny network, and by building this one once.
+    """
 
     def load_and_pass(name: str, file: Path) -> object:
         model, x = ready(side, name, file, 1), inputs(name, int(batch))
         return model, model(x), model(x)
 
     load_and_pass(TINY, Path(path).with_name(f"{TINY}-0.5.safetensors"))
+    on_meta(network)
     print(json.dumps([resident_bytes(), *held_and_peak_bytes(lambda: load_and_pass(network, Path(path)))]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--sparsities", nargs="+", type=float, default=[0.9, 0.95, 0.99])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 64])
     parser.add_argument("--threads", nargs="+", type=int, default=sorted({1, os.cpu_count() or 1}))
