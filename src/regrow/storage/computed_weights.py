@@ -21,7 +21,6 @@ from regrow.distributed.wrappers import replicas_of
 Owners = list[tuple[nn.Module, str]]
 Forward = Callable[..., Tensor]
 _EXPANDERS = "_expanders"
-_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # since torch 2.7
 _RECURRENT: dict[type[nn.Module], str] = {
     nn.RNNBase: "recurrent layers keep a second list of their weights, which would go on being used"
 }
@@ -98,7 +97,9 @@ def check_replaceable(model: nn.Module, layers: Sequence[Layer], owners: Sequenc
 
 def check_not_traced(x: object) -> None:
     """Refuse to become part of a graph for other programs or processes, which have no values that know their places."""
-    if torch._C._get_tracing_state() or isinstance(x, Proxy) or _is_exporting():
+    # Not is_exporting(), which in older torch says yes wherever something is compiled.
+    is_exporting = getattr(torch.compiler, "_is_exporting_flag", False)
+    if torch._C._get_tracing_state() or isinstance(x, Proxy) or is_exporting:
         _refuse_graph("packed")
 
 

@@ -70,7 +70,7 @@ def test_scripts(name):
         torch.jit.script(nn.Sequential(nn.Identity(), model))
 
 
-@pytest.mark.skipif(not hasattr(torch.compiler, "is_exporting"), reason="torch < 2.7 does not tell")
+@pytest.mark.skipif(not hasattr(torch.compiler, "_is_exporting_flag"), reason="torch < 2.7 does not tell")
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "block"])
 def test_exported_programs(name):
     model, _, x = packed(name)
