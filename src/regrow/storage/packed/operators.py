@@ -14,8 +14,9 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from regrow.kernels.cpu.functions import bias_gradient
+from regrow.kernels.cpu.functions import bias_gradient, dense_forward
 from regrow.kernels.cpu.planes import Convolution
+from regrow.storage.packed import in_graph
 from regrow.storage.packed.compute import Wanted, backward, collect, forward, way_of
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def _use(slot: "Slot") -> int:
 def layer(slot: "Slot", x: Tensor, bias: Tensor | None, how: Convolution | None) -> Tensor:
     """A packed layer, in the middle of being compiled."""
     values, stub, where = slot.for_compiler()
+    if slot.stub.index is not None:
+        return dense_forward(in_graph.weight(slot, values, x.dtype), x, bias, how)
     numbers = [slot.shape[0]] if how is None else [slot.shape[0], *_as_numbers(how)]
     y: Tensor = torch.ops.regrow.packed_layer(x, values, stub, bias, where, numbers, torch.is_grad_enabled())
     return y
@@ -179,6 +182,8 @@ def _layer_gradients(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
 def weight(slot: "Slot") -> Tensor:
     """A packed layer's weight, in the middle of being compiled."""
     values, stub, where = slot.for_compiler()
+    if slot.stub.index is not None:
+        return in_graph.weight(slot, values, values.dtype)
     dense: Tensor = torch.ops.regrow.packed_weight(values, stub, where, slot.shape, torch.is_grad_enabled())
     return dense
 

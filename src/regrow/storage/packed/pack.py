@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from regrow.kernels.cpu.choose import Choices
 from regrow.storage.packed import operators
 from regrow.storage.packed.growth import Search
-from regrow.storage.packed.pieces import Begun, Stub, pieces, stand_ins
-from regrow.storage.packed.places import Places, mark, overwrite
+from regrow.storage.packed.pieces import Begun, Stub, of_any_length, pieces, stand_ins
+from regrow.storage.packed.places import IndexedPlaces, Places, mark, overwrite
 from regrow.storage.packed.slot import Slot
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Pack:
         self._hold(places)
         self.choices = choices
         self.searches = [Search() for _ in self.places]
+        self.is_searched = False  # whether free places are ever looked for
         self.num_takes = 0
         self.begun = Begun()
         self.blocks: dict[int, tuple[Any, Any, Any]] = {}  # of layers and norms, and what they are made of
@@ -44,6 +45,7 @@ class Pack:
         self._made_for: tuple[Any, ...] = ()
         self._pieces: Sequence[Tensor] = ()
         self.shapes = [own.layer.shape for own in self.places]
+        self.unit_dims = [own.layer.unit_dims for own in self.places]
         self.stubs = [Stub() for _ in self.places]
         self.known_as = operators.make_known(self)
         self.copies: WeakSet[Pack] = WeakSet()  # that are not trained with places of their own
@@ -78,6 +80,13 @@ class Pack:
         self.counts = [own.count for own in self.places]
         self.starts = list(accumulate(self.counts, initial=0))[:-1]
 
+    def search(self, number: int, wanted: Search) -> None:
+        """Look for free places of a layer in the next backward pass, of which only operators know."""
+        self.searches[number] = wanted
+        if not self.is_searched:
+            self.is_searched = True
+            self._let_graphs_compute()
+
     def split(self, tensor: Tensor) -> Sequence[Tensor]:
         """A vector like the values as one view per layer."""
         return torch.split(tensor, self.counts)
@@ -107,10 +116,22 @@ class Pack:
 
     def make_stubs(self) -> None:
         """Make what stands for the pieces in a graph that is compiled."""
+        self.follow()
         tensors = stand_ins(self.values, self.counts, self.begun)
         for number, (stub, tensor) in enumerate(zip(self.stubs, tensors, strict=True)):
             where = torch.tensor([self.known_as, number], device="cpu")
             stub.tensor, stub.of, stub.where = tensor, self.values, where
+        self._let_graphs_compute()
+
+    def _let_graphs_compute(self) -> None:
+        """Say where values belong to graphs that need to know no more; elsewhere operators look, when they run."""
+        indices = [own.index.detach() for own in self.places if isinstance(own, IndexedPlaces)]
+        for stub in self.stubs:
+            stub.index = stub.start = None
+        if indices and self._is_sure and not self.is_searched:
+            starts = torch.tensor(self.starts).to(self.values.device)
+            for stub, index, start in zip(self.stubs, of_any_length(indices, self.values), starts, strict=True):
+                stub.index, stub.start = index, start
 
     def follow(self) -> None:
         """Follow the values to another device."""
@@ -135,11 +156,17 @@ class Pack:
         """The one that this was copied from has other places now, so that its values do not belong here any more."""
         if self._parted_at is None:
             self._parted_at = self.values._version
+            self._let_graphs_compute()
 
     def is_mixed(self) -> bool:
         """Whether somebody wrote such values here; one who averages, since an optimizer would have had gradients."""
         has_changed = self._parted_at is not None and self._parted_at != self.values._version
         return has_changed and self.begun.number == 0
+
+    @property
+    def _is_sure(self) -> bool:
+        """Whether the values belong to the places that are here."""
+        return self._belongs_to is None and self._parted_at is None
 
     @property
     def mark(self) -> int:
@@ -160,10 +187,13 @@ class Pack:
         A state that was saved with half precision has its marks so, too: as many bits as there are must agree.
         """
         is_here = mark is None or _agree(mark, torch.tensor(self.mark, device="cpu").to(mark.dtype))
+        was_sure = self._is_sure
         self._belongs_to = None if is_here else mark
         self._parted_at = None
         if not is_here:
             self._made_for, self._pieces = (), ()  # so that the next forward pass looks
+        if self._is_sure != was_sure:
+            self._let_graphs_compute()
 
     def check_not_mixed(self) -> None:
         """Refuse to compute with values of several topologies."""

@@ -21,11 +21,16 @@ class Begun:
 
 @dataclass
 class Stub:
-    """What stands for a layer's piece in a graph that is compiled, of which parameter it is, and which layer's."""
+    """What stands for a layer's piece in a graph that is compiled, of which parameter it is, and which layer's.
+
+    Where a graph is to make the dense weight by itself: `index`, where values go in it, and `start`, of the first one.
+    """
 
     tensor: Any = None
     of: Any = None
     where: Any = None
+    index: Any = None
+    start: Any = None
 
     def fits(self, values: Tensor) -> bool:
         """Whether its gradient goes to these values."""
@@ -45,17 +50,21 @@ def pieces(values: Tensor, sizes: list[int], begun: Begun) -> Sequence[Tensor]:
 
 
 def stand_ins(values: Tensor, sizes: list[int], begun: Begun) -> Sequence[Tensor]:
-    """As long as the pieces, with nothing in them; a compiler takes them for any length and does not compile anew.
+    """As long as the pieces, and 0 everywhere."""
+    return of_any_length(_cut(values, sizes, begun, True), values)
 
-    Unless they are frozen: then they hardly change in length, and the compiler need not be there.
+
+def of_any_length(tensors: Sequence[Tensor], values: Tensor) -> Sequence[Tensor]:
+    """Let a compiler take them for any length, so that it does not compile anew.
+
+    Unless the values are frozen: then they hardly change in length, and the compiler need not be there.
     """
-    made = _cut(values, sizes, begun, True)
     if values.requires_grad:
         from torch._dynamo.decorators import mark_unbacked  # late, since it takes long to import
 
-        for tensor in made:
+        for tensor in tensors:
             mark_unbacked(tensor, 0)
-    return made
+    return tensors
 
 
 def _cut(values: Tensor, sizes: list[int], begun: Begun, are_empty: bool) -> Sequence[Tensor]:
@@ -69,7 +78,7 @@ class _Cut(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, sizes: list[int], begun: Begun, are_empty: bool) -> tuple[Tensor, ...]:
         ctx.values, ctx.begun = values, begun
         if are_empty:
-            return tuple(values.new_empty(1).as_strided((size,), (0,)) for size in sizes)
+            return tuple(values.new_zeros(1).as_strided((size,), (0,)) for size in sizes)
         return tuple(torch.split(values.data, sizes))
 
     @staticmethod

@@ -155,9 +155,14 @@ def mark(places: Sequence[Places]) -> int:
     return int(torch.stack(sums).sum()) % (1 << 20)
 
 
+def has_kernels(device: torch.device) -> bool:
+    """Whether layers are computed on their values alone there."""
+    return device.type == "cpu"
+
+
 def places_of_stored(layer: Layer, stored: Tensor) -> Places:
     """Places from their ascending stored numbers."""
-    if stored.device.type == "cpu":
+    if has_kernels(stored.device):
         num_rows = layer.shape[0]
         num_columns = layer.num_weights // num_rows
         return PatternPlaces(layer, make_pattern(stored % num_rows, stored // num_rows, num_rows, num_columns))
@@ -181,7 +186,7 @@ def places_of_units(layer: Layer, units: Tensor) -> tuple[Places, Tensor]:
 
 def places_of_ascending(layer: Layer, logical: Tensor) -> tuple[Places, Tensor]:
     """Places for ascending numbers along the tensor's own indices, and which of them each stored value belongs to."""
-    if logical.device.type != "cpu":
+    if not has_kernels(logical.device):
         return places_of_units(layer, renumber(logical, layer.shape, logical_order(layer), layer.unit_dims))
     num_rows = layer.shape[0]
     num_columns = layer.num_weights // num_rows

@@ -25,6 +25,7 @@ class Slot:
     def __init__(self, pack: "Pack", number: int) -> None:
         self.pack, self.number = pack, number
         self.shape = pack.shapes[number]  # what a compiler reads of a layer is here, the same for layers that are alike
+        self.unit_dims = pack.unit_dims[number]
         self.stub = pack.stubs[number]
 
     @property

@@ -195,7 +195,7 @@ class PackedStorage:
     def expect_growth(self, counts: Sequence[int], score: Callable[[Tensor], Tensor]) -> None:
         check_sees_all_gradients()
         for slot, count in zip(self.slots, counts, strict=True):
-            slot.pack.searches[slot.number] = Search(count, score)
+            slot.pack.search(slot.number, Search(count, score))
 
     def evidence(self, tally: Tally, step: int) -> Evidence:
         parts = [self._part(chunk, chunk.of(self.slots)) for chunk in self._chunks()]
