@@ -23,11 +23,13 @@ from regrow.lab.config import Config, make_config
 from regrow.lab.data import Data, synthesize
 from regrow.lab.data.on_device import OnDevice
 from regrow.lab.data.text import Text
+from regrow.lab.models.model import Shape
 from regrow.lab.run.compile import compiled
 from regrow.lab.run.start import build_model
 from regrow.lab.run.steps import capture
 
 PEAK, NUM_STEPS = 1e-3, 10_000
+SMALL = Shape((3, 64, 64), 200)  # as Tiny-ImageNet has them
 COMMON = {
     "optimizer": {"name": "AdamW", "weight_decay": 0.1},
     "learning_rate": {"name": "cosine", "peak": PEAK},
@@ -48,14 +50,16 @@ def config_of(task: str, method: dict[str, object]) -> Config:
 
 def data_for(config: Config, device: torch.device) -> Data:
     """Made-up data of the usual size, a few batches of it."""
-    shape, num_train = config.model.usual.image_shape, 20 * config.batch_size
+    usual = SMALL if str(config.model) == "resnet_50_small" else config.model.usual
+    shape, num_train = usual.image_shape, 20 * config.batch_size
     if len(shape) == 1:
         text = torch.randint(256, (1_000_000,), dtype=torch.uint8, device=device)
         return Text("made-up", text[:900_000], text[900_000:], shape[0], num_train)
     channels, height, width = shape
-    classes = config.model.usual.num_classes
     image_shape = (channels, height, width)
-    return synthesize(image_shape=image_shape, num_classes=classes, num_train=num_train, num_test=10, device=device)
+    return synthesize(
+        image_shape=image_shape, num_classes=usual.num_classes, num_train=num_train, num_test=10, device=device
+    )
 
 
 class ByHand:
