@@ -64,6 +64,27 @@ def test_a_checkpoint_without_a_sparsifier_is_refused(why, tmp_path):
         resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
 
 
+def test_a_checkpoint_that_was_trained_on_without_the_callback_is_refused(tmp_path):
+    """It brings along the state of the sparsifier that an earlier one had, which is not that of its weights."""
+    saves = {"save_strategy": "steps", "save_steps": 4}
+    trainer(tmp_path / "sparse", bert(), Sparsify(DSR), **saves, max_steps=4).train()
+    trainer(tmp_path / "dense", bert(), **saves, max_steps=8).train(
+        resume_from_checkpoint=str(tmp_path / "sparse" / "checkpoint-4")
+    )
+    resumed = trainer(tmp_path, bert(), Sparsify(DSR))
+    with pytest.raises(ValueError, match=r"is of step 8 and its state of a sparsifier of step 4"):
+        resumed.train(resume_from_checkpoint=str(tmp_path / "dense" / "checkpoint-8"))
+
+
+def test_two_callbacks_are_one_too_many(tmp_path):
+    model = bert()
+    before = {name: own.clone() for name, own in model.state_dict().items()}
+    two = (Sparsify(DSR, layers=[f"*.{name}.weight"]) for name in ("query", "key"))
+    with pytest.raises(ValueError, match="takes one Sparsify"):
+        trainer(tmp_path, model, *two).train()
+    assert differences(before, dict(model.state_dict())) == []
+
+
 class Norms(TrainerCallback):
     """Of the gradients that the optimizer gets."""
 

@@ -223,3 +223,51 @@ def test_optimizer_state_that_begins_anew_in_mid_training_is_cleared_where_nothi
         begin_anew(run.optimizer, deepcopy(first))
         run.train(1)
         check_invariants(run.model, run.optimizer, run.sparse)
+
+
+# Weights that somebody writes in mid-training
+
+
+def replaced(model):
+    model.load_state_dict(Run(1).model.state_dict())
+
+
+def averaged(model):
+    torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)(list(model.parameters()), list(Run(1).model.parameters()), 1)
+
+
+@torch.no_grad()
+def moved_by_hand(model):
+    model[0].weight.add_(0.1)
+
+
+@pytest.mark.parametrize("write", [replaced, averaged, moved_by_hand])
+def test_weights_without_their_topology_are_found_at_the_next_step_whenever_they_come(write):
+    run = Run().attach(DSR).train(3)
+    write(run.model)
+    before = run.all()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=STRAY):
+            run.train(1)
+        assert same(run.all(), before)
+    assert run.sparse.num_steps == 3
+
+
+def clipped(model):
+    for own in model.parameters():
+        own.data.clamp_(-0.1, 0.1)
+
+
+def swapped_and_back(model):
+    own = deepcopy(model.state_dict())
+    model.load_state_dict(Run(1).model.state_dict())
+    model.load_state_dict(own)
+
+
+@pytest.mark.parametrize("write", [clipped, swapped_and_back])
+def test_weights_that_stay_within_the_topology_may_be_written_at_any_time(write):
+    run = Run().attach(DSR).train(3)
+    for _ in range(3):
+        write(run.model)
+        run.train(1)
+        run.sparse.check()

@@ -19,8 +19,8 @@ check_installed("transformers", "the callback for the Trainer of Hugging Face", 
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments  # noqa: E402
 
-_KEY = "regrow"
-"""Where the sparsifier's state is among the states of a saved optimizer; torch restores keys that it does not know."""
+_KEY, _STEP = "regrow", "regrow: step"
+"""Where the state and its step are among the states of a saved optimizer; torch restores keys that it does not know."""
 
 
 class Sparsify(SparseTraining, TrainerCallback):
@@ -37,6 +37,7 @@ class Sparsify(SparseTraining, TrainerCallback):
         super().__init__(method, attach_options)
         self._saves_with: Any = None
         self._max_norm, self._norm = 0.0, torch.zeros(())
+        self._progress: TrainerState | None = None
 
     def on_train_begin(
         self,
@@ -49,7 +50,14 @@ class Sparsify(SparseTraining, TrainerCallback):
         **_: Any,
     ) -> None:
         """Attach: weights and the optimizer's state are restored, if they are at all."""
-        saved = optimizer.state.pop(_KEY, None)  # type: ignore[call-overload]
+        handler = sys._getframe(1).f_locals.get("self")
+        _check_alone(handler)
+        saved, step = (optimizer.state.pop(key, None) for key in (_KEY, _STEP))  # type: ignore[call-overload]
+        if saved is not None and step != state.global_step:
+            raise ValueError(
+                f"the checkpoint is of step {state.global_step} and its state of a sparsifier of step {step}, since it "
+                "was trained on without this callback; resume from one that was saved with it"
+            )
         if state.global_step and saved is None and self._starts_at_random:
             raise ValueError(
                 "the checkpoint has trained weights and no state of a sparsifier; resume from one that was saved with "
@@ -59,12 +67,13 @@ class Sparsify(SparseTraining, TrainerCallback):
         assert self.sparse is not None
         if self._saves_with is not None:
             self._saves_with.remove()
-        self._saves_with = self.sparse.optimizer.register_state_dict_post_hook(self._add_state)
-        _ask_first(self, sys._getframe(1).f_locals.get("self"))
+        self._saves_with, self._progress = self.sparse.optimizer.register_state_dict_post_hook(self._add_state), state
+        _ask_first(self, handler)
 
     def _add_state(self, _: Optimizer, state_dict: dict[str, Any]) -> None:
         assert self.sparse is not None
-        state_dict["state"][_KEY] = self.sparse.state_dict()
+        assert self._progress is not None
+        state_dict["state"] |= {_KEY: self.sparse.state_dict(), _STEP: self._progress.global_step}
 
     def on_step_begin(self, args: TrainingArguments, *_: Any, **__: Any) -> None:
         """The Trainer would clip before anybody is asked again, by the norm of all gradients: let it clip nothing.
@@ -100,6 +109,12 @@ class Sparsify(SparseTraining, TrainerCallback):
             )
             if _KEY in saved["state"]:
                 self.sparse.load_state_dict(saved["state"][_KEY])
+
+
+def _check_alone(handler: Any) -> None:
+    """A second one would mask after the first has clipped, and save its state in the same place."""
+    if sum(isinstance(callback, Sparsify) for callback in getattr(handler, "callbacks", ())) > 1:
+        raise ValueError("a Trainer takes one Sparsify; give one method all layers, or attach to each part yourself")
 
 
 def _ask_first(callback: Sparsify, handler: Any) -> None:

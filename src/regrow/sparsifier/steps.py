@@ -49,6 +49,7 @@ class Steps:
         self._in_all = [[0] * len(storage.layers), [0] * len(storage.layers)]  # units pruned and grown, of each layer
         self._seen_state: SeenState | None = None
         self._is_checked = False
+        self._versions: list[int] = []  # of the weights, after the last step
         self._is_captured = False
         self._effects = method.effects()
         for effect in self._effects:
@@ -84,11 +85,12 @@ class Steps:
         if is_step and not self._is_in_place() and (problem := self.belonging.problem()):
             raise RuntimeError(problem)
         self._follow()
+        is_written = self._is_checked and self._versions != [own._version for own in self.storage.parameters]
         if not self._is_checked and not is_capturing() and self._has_gradients() and (is_step or not has_ranks()):
             compare_ranks(self)  # first, since weights may be wrong on one rank alone
-            if self.rewirable is not None:
-                self.rewirable.check_weights()
-            self._is_checked = True
+            self._is_checked = is_written = True
+        if is_written and self.rewirable is not None and not is_capturing():
+            self.rewirable.check_weights()
         self._gradients.prepare(self.number + 1)
 
     def _is_in_place(self) -> bool:
@@ -129,6 +131,7 @@ class Steps:
             record = self._rewire(step) if is_due and not any(is_done) else None
         self.number = step
         self._gradients.drop()
+        self._versions = [own._version for own in self.storage.parameters]
         self._expect_growth()
         if record is not None:
             self._note(record)

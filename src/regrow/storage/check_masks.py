@@ -15,8 +15,9 @@ def num_strays(tensor: Tensor, mask: Tensor) -> int:
 
 def check_zeros(layers: Sequence[Layer], weights: Sequence[Tensor], masks: Sequence[Tensor]) -> None:
     """Refuse weights that are not 0 where nothing is active."""
-    for layer, weight, mask in zip(layers, weights, masks, strict=True):
-        if count := num_strays(weight, mask):
+    counts = [weight.masked_fill(mask, 0).count_nonzero() for weight, mask in zip(weights, masks, strict=True)]
+    for layer, count in zip(layers, torch.stack([own.to(counts[0].device) for own in counts]).tolist(), strict=True):
+        if count:
             raise ValueError(
                 f"{layer.name} is not 0 at {count:,} of the places where no weight is active; weights that come from "
                 "elsewhere need their own topology: load the state of the sparsifier that was saved with them, or give "
