@@ -17,7 +17,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, relu
 
 import regrow
+from benchmarks.checkout import checkout_of, paths_of
 
 NUM_STEPS = 18
 DENSE, SPARSE_KERNELS, DENSE_KERNELS = "dense", "packed with sparse kernels", "packed with dense kernels"
@@ -490,19 +490,11 @@ def run_all(pattern: str) -> dict[str, str]:
 
 def run_at(revision: str, pattern: str) -> dict[str, str]:
     """The same cases under the library as it was at a revision."""
-    root = Path(__file__).resolve().parents[1]
-    git = ["git", "-C", str(root), "worktree"]
-    with tempfile.TemporaryDirectory() as folder:
-        checkout, out = Path(folder).resolve() / "checkout", Path(folder) / "digests.json"
-        subprocess.run([*git, "add", "--quiet", "--detach", str(checkout), revision], check=True)
-        try:
-            shutil.copy(__file__, checkout / "benchmarks" / "golden.py")
-            command = [sys.executable, "-m", "benchmarks.golden", "--only", pattern, "--out", str(out)]
-            paths = {**os.environ, "PYTHONPATH": str(checkout / "src")}
-            subprocess.run(command, cwd=checkout, env=paths, stdout=subprocess.DEVNULL, check=False)
-            told = json.loads(out.read_text())
-        finally:
-            subprocess.run([*git, "remove", "--force", str(checkout)], check=True)
+    with checkout_of(revision, "golden.py") as checkout:
+        out = checkout / "digests.json"
+        command = [sys.executable, "-m", "benchmarks.golden", "--only", pattern, "--out", str(out)]
+        subprocess.run(command, cwd=checkout, env=paths_of(checkout), stdout=subprocess.DEVNULL, check=False)
+        told = json.loads(out.read_text())
     if not Path(told["regrow"]).is_relative_to(checkout):
         raise SystemExit(f"{revision} was run with {told['regrow']}, not with its own library")
     return told["digests"]

@@ -5,8 +5,9 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
+from operator import call, is_
 from typing import Any
-from weakref import ReferenceType, ref
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -24,26 +25,37 @@ class SeenState:
     """Which state of some parameters was seen last; weakly, as an optimizer may get another and drop it."""
 
     def __init__(self, optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
-        self._optimizer = optimizer
+        self._optimizer, self._parameters = optimizer, parameters
         self._num_states = len(optimizer.state)
-        self._seen = [(parameter, *_first_like(optimizer, parameter)) for parameter in parameters]
+        states = [optimizer.state.get(parameter, _NOTHING) for parameter in parameters]
+        self._nums = list(map(len, states))
+        self._names = [_first_like(own, parameter) for own, parameter in zip(states, parameters, strict=True)]
+        self._seen = [
+            ref(own[name]) if name in own else _nothing for own, name in zip(states, self._names, strict=True)
+        ]
 
     def is_current(self) -> bool:
-        """Whether it still is what the optimizer has."""
+        """Whether it still is what the optimizer has; asked in every step."""
         state = self._optimizer.state
-        return len(state) == self._num_states and all(
-            len(own := state.get(parameter, ())) == number and (ref is None or own.get(name) is ref())
-            for parameter, number, name, ref in self._seen
-        )
+        if len(state) != self._num_states:
+            return False
+        states = [state.get(parameter, _NOTHING) for parameter in self._parameters]
+        has_first = map(is_, map(_get, states, self._names), map(call, self._seen))
+        return list(map(len, states)) == self._nums and all(has_first)
 
 
-def _first_like(optimizer: Optimizer, parameter: Tensor) -> tuple[int, str, ReferenceType[Tensor] | None]:
-    """How many things an optimizer remembers of a parameter, and one tensor with an entry per weight among them."""
-    own = optimizer.state.get(parameter, {})
-    for name, value in own.items():
-        if isinstance(value, Tensor) and value.shape == parameter.shape:
-            return len(own), name, ref(value)
-    return len(own), "", None
+_NOTHING: dict[str, Any] = {}
+_get = dict.get
+
+
+def _nothing() -> None:
+    return None
+
+
+def _first_like(state: dict[str, Any], parameter: Tensor) -> str:
+    """The name of a tensor with an entry per weight, if there is one among what an optimizer remembers."""
+    like = (key for key, own in state.items() if isinstance(own, Tensor) and own.shape == parameter.shape)
+    return next(like, "")
 
 
 _NUM_STEPS = 8  # RAdam divides by its eps, which is 0 in float16, in the sixth

@@ -204,9 +204,11 @@ class DenseStorage:
         for chunk, fast in zip(self.chunks, self._fast_masks, strict=True):
             if fast is not None and fast.zero_inactive(chunk.of(tensors)):
                 continue
+            dtypes = {tensor.dtype for own in chunk.of(tensors) for tensor in own}
+            zeros = {dtype: torch.zeros((), dtype=dtype, device=chunk.device) for dtype in dtypes}
             for own, mask in zip(chunk.of(tensors), chunk.of(self._masks), strict=True):
                 for tensor in own:
-                    torch.where(mask, tensor, tensor.new_zeros(()), out=tensor)
+                    torch.where(mask, tensor, zeros[tensor.dtype], out=tensor)
 
     def is_masked(self, i: int) -> bool:
         gradient = self.parameters[i].grad
