@@ -31,6 +31,14 @@ def test_its_layers_are_found_and_the_tied_embedding_stays_dense():
     assert "largest: transformer.wte.weight" in sparse.summary()
 
 
+def test_a_classifier_on_top_is_not_all_that_is_sparse():
+    size = {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 16, "vocab_size": 50}
+    model = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(**size, num_labels=3, pad_token_id=0))
+    sparse = regrow.attach(model, adamw(model), regrow.SET(sparsity=0.9))
+    assert len(sparse.layers) == 5
+    assert sum(int(model.get_parameter(layer.name).count_nonzero()) for layer in sparse.layers) == sparse.budget
+
+
 def test_its_channels_are_the_second_dimension():
     model = gpt2()
     chosen, _ = choose_layers(model, adamw(model), ["*.c_attn.weight"], "channel")

@@ -6,6 +6,7 @@ import pytest
 from torch import nn
 
 import regrow
+from every_method import EVERY_STEP
 from two_layers import sgd, two_layers
 
 
@@ -25,7 +26,7 @@ def test_a_fraction_that_should_fall_and_does_not(name):
     assert hints(two_layers(), method(sparsity=0.8, until=100)) == []
 
 
-@pytest.mark.parametrize("name", ["DSR", "SET", "DeepR", "Static", "Gradual", "GraNet"])
+@pytest.mark.parametrize("name", ["DSR", "SET", "Static", "Gradual", "GraNet", *EVERY_STEP])
 def test_others_need_no_end_or_have_one(name):
     assert hints(two_layers(), regrow.METHODS[name](sparsity=0.8)) == []
 

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import regrow
 from two_layers import sgd, two_layers
@@ -81,10 +81,21 @@ def test_a_recurrent_body_beside_a_head_is_warned_about(kind):
         regrow.attach(model, sgd(model), SET)
 
 
-def test_weights_computed_from_others_are_warned_about():
-    model = nn.Sequential(weight_norm(nn.Linear(20, 30)), nn.Linear(30, 5))
-    with pytest.warns(UserWarning, match="630 of 780 weights in matrices stay dense"):
+@pytest.mark.parametrize(("norm", "counts"), [(weight_norm, "630 of 780"), (spectral_norm, "600 of 750")])
+def test_weights_computed_from_others_are_warned_about(norm, counts):
+    model = nn.Sequential(norm(nn.Linear(20, 30)), nn.Linear(30, 5))
+    with pytest.warns(UserWarning, match=f"{counts} weights in matrices stay dense"):
         regrow.attach(model, sgd(model), SET)
+
+
+def test_experts_in_one_tensor_are_warned_about():
+    transformers = pytest.importorskip("transformers")
+    size = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 4}
+    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**size, **heads))
+    with pytest.warns(UserWarning, match=r"stay dense \(largest: model.layers.0.mlp.experts.gate_up_proj\).* layers="):
+        sparse = regrow.attach(model, sgd(model), SET)
+    assert "left dense" in sparse.summary()
 
 
 def test_the_warning_names_the_line_that_attached(recwarn):

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -183,6 +184,17 @@ def fsdp1_use_orig_params(rank):
     fsdp1(rank, use_orig_params=True)
 
 
+def fsdp1_a_unit_for_each_layer(rank):
+    fsdp1(rank, use_orig_params=True, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}))
+
+
+def fsdp1_inner_model_of_units(rank):
+    inner = two_layers(0)
+    options = {"use_orig_params": True, "auto_wrap_policy": ModuleWrapPolicy({nn.Linear})}
+    model = FullyShardedDataParallel(inner, device_id=torch.device("cpu"), **options)
+    attach_unchanged(inner, sgd(model))
+
+
 def fsdp1_inner_model(rank):
     inner = two_layers(0)
     model = FullyShardedDataParallel(inner, device_id=torch.device("cpu"), use_orig_params=True)
@@ -201,6 +213,8 @@ SHARDED = {
     tensor_parallel: r"0\.weight is a DTensor",
     fsdp1: "the model is sharded over ranks by FullyShardedDataParallel",
     fsdp1_use_orig_params: "the model is sharded over ranks by FullyShardedDataParallel",
+    fsdp1_a_unit_for_each_layer: "the model is sharded over ranks by FullyShardedDataParallel",
+    fsdp1_inner_model_of_units: "the model is sharded over ranks by FullyShardedDataParallel",
     fsdp1_inner_model: r"0\.weight is sharded over ranks by FullyShardedDataParallel",
     fsdp1_inner_flat_model: "_flat_param is sharded over ranks by FullyShardedDataParallel",
 }
