@@ -49,6 +49,12 @@ def write_run(root: Path, accuracy: float, *, finished: bool = True, seconds: fl
     return folder.path
 
 
+def with_provenance(path: Path, **told: Any) -> None:
+    """As if a finished run had been somewhere else."""
+    summary = RunFolder(path).read_json("summary.json")
+    RunFolder(path).write_json("summary.json", summary | {"provenance": {**summary["provenance"], **told}})
+
+
 def write_examples(root: Path, epochs: int = 10) -> None:
     """A dense network and three sparse methods at two sparsities, three seeds each."""
     for seed in range(3):

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import write_examples, write_run
+from example_runs import with_provenance, write_examples, write_run
 
 from regrow.lab.report import palette
 from regrow.lab.report.canvas import Picture, Spot, paint, spots_along
 from regrow.lab.report.figures import plates
 from regrow.lab.report.labels import FAMILIES
 from regrow.lab.report.layer_figures import final_densities, moves_weights, representatives, residual_groups
-from regrow.lab.report.learning_figures import learning_curve
+from regrow.lab.report.learning_figures import learning_curve, learning_plate
 from regrow.lab.report.machines import on_one_machine
 from regrow.lab.report.results import Experiment, collect
 from regrow.lab.report.stopped import series_of, until, without_variants
@@ -26,6 +26,11 @@ from regrow.lab.run.folder import RunFolder, find_runs
 def experiment_in(root: Path) -> Experiment:
     (experiment,) = collect(*find_runs([root])).experiments
     return experiment
+
+
+def densities_in(root: Path) -> Picture:
+    (picture,) = (p for plate in plates(experiment_in(root)) for p in plate.pictures if "densities" in p.name)
+    return picture
 
 
 @pytest.fixture(scope="module")
@@ -271,20 +276,41 @@ def test_layers_that_one_method_leaves_dense_are_no_hindrance(tmp_path: Path) ->
     path = write_run(tmp_path, 97.0, method="SET", sparsity=0.9, epochs=2)
     summary = RunFolder(path).read_json("summary.json")
     RunFolder(path).write_json("summary.json", summary | {"layers": summary["layers"][:2]})
-    (picture,) = (p for plate in plates(experiment_in(tmp_path)) for p in plate.pictures if "densities" in p.name)
-    assert [text for text in spots(picture) if "SET" in text] == ["SET, fc1: 10 %", "SET, fc2: 10 %"]
+    assert [text for text in spots(densities_in(tmp_path)) if "SET" in text] == ["SET, fc1: 10 %", "SET, fc2: 10 %"]
 
 
-def move_to(host: str, path: Path) -> None:
+def test_names_of_layers_that_would_run_into_one_another_are_numbers(tmp_path: Path) -> None:
+    write_run(tmp_path / "few", 97.0, method="SET", sparsity=0.9, epochs=2)
+    assert ">fc1</text>" in densities_in(tmp_path / "few").svg
+    write_run(tmp_path / "long", 50.0, model="wrn_10_1", data="synthetic_colour", method="SET", sparsity=0.9, epochs=2)
+    picture = densities_in(tmp_path / "long")
+    assert ">layer, counted from the input</text>" in picture.svg
+    assert "SET, groups.1.0.conv1: 10 %" in spots(picture)
+
+
+def test_densities_that_differ_by_rounding_look_alike(tmp_path: Path) -> None:
+    path = write_run(tmp_path, 97.0, method="SET", sparsity=0.9, epochs=2)
     summary = RunFolder(path).read_json("summary.json")
-    RunFolder(path).write_json("summary.json", summary | {"provenance": {**summary["provenance"], "host": host}})
+    first, *others = summary["layers"]
+    RunFolder(path).write_json(
+        "summary.json", summary | {"layers": [{**first, "active": first["active"] + 2}, *others]}
+    )
+    heights = [place[1] for place in spots(densities_in(tmp_path)).values()]
+    assert max(heights) - min(heights) < 1  # of 245 points
+
+
+def test_only_where_lengths_differ_it_is_said(tmp_path: Path) -> None:
+    write_run(tmp_path, 97.0, method="SET", sparsity=0.9, epochs=2)
+    assert "longer" not in learning_plate(experiment_in(tmp_path)).caption
+    write_run(tmp_path, 97.0, method="Static", sparsity=0.9, epochs=2)  # twice as long, as in the paper
+    assert "Some train longer than others." in learning_plate(experiment_in(tmp_path)).caption
 
 
 def test_times_of_different_machines_are_not_compared(tmp_path: Path) -> None:
     for host, methods in (("old", ("DSR", "SET")), ("new", ("DSR", "Static", "RigL"))):
         for method in methods:
             seed = 0 if host == "old" else 1
-            move_to(host, write_run(tmp_path, 97.0, method=method, sparsity=0.9, epochs=2, seed=seed))
+            with_provenance(write_run(tmp_path, 97.0, method=method, sparsity=0.9, epochs=2, seed=seed), host=host)
     experiment = experiment_in(tmp_path)
     assert {label: len(runs) for label, runs in on_one_machine(experiment.groups).items()} == {
         "Static": 1,

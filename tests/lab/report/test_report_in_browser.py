@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from browser import NAMES, Page, browse, find_browser
-from example_runs import write_examples, write_run
+from example_runs import with_provenance, write_examples, write_run
 
 from regrow.lab.report.write import write_report
 
@@ -56,7 +56,8 @@ def wide_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 write_run(runs, 97.5 + seed, method=across, **common, **optimizer)
             write_run(runs, 97.5 + seed, method="DSR", **common)
     for percent in range(90, 99):
-        write_run(runs, 90.0, method="SET", sparsity=percent / 100, data="fashion_mnist", epochs=1)
+        path = write_run(runs, 90.0, method="SET", sparsity=percent / 100, data="fashion_mnist", epochs=1)
+    with_provenance(path, host="Intel(R) Xeon(R) Processor", torch="2.11.0+cu130", revision="638274d747d8-dirty")
     return write_report([runs], tmp_path_factory.mktemp("report")).page
 
 

@@ -16,6 +16,7 @@ from regrow.lab.report.results import Experiment, Group
 
 _RESIDUAL_GROUP = re.compile(r"groups\.(\d+)\.")
 _MANY_LAYERS = 9
+_ROOM = 54  # letters below an axis
 
 
 def representatives(experiment: Experiment, fits: Callable[[Result], bool]) -> dict[str, Result]:
@@ -171,9 +172,12 @@ def _draw_densities(
         spots += [Spot(x, y, f"{label}, {name}: {y:.3g} %") for name, x, y in zip(found, xs, ys, strict=True)]
     axes.set_xlim(0.5, len(names) + 0.5)
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    widened = max(1.0, 2 * low / high) ** 0.5  # rounding to whole weights is nothing to see
+    axes.set_ylim(low / widened, high * widened)
     log_axis(axes.yaxis, lambda value: f"{value:g}")
     axes.set_ylabel("density, %")
-    if len(names) <= _MANY_LAYERS:
+    if len(names) <= _MANY_LAYERS and sum(len(name) + 2 for name in names) <= _ROOM:
         axes.xaxis.set_major_locator(FixedLocator(range(1, len(names) + 1)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: names[round(x) - 1]))
         axes.grid(visible=False, axis="x")

@@ -23,9 +23,10 @@ Value = Callable[[Row], float | None]
 def learning_plate(experiment: Experiment) -> Plate:
     """A view of each sparsity, the sparsest first; dense networks are in all of them."""
     title = "Learning curves and final layers" if experiment.sparsities else "Learning curves"
+    lengths = {group.config.length for group in experiment.groups}
+    longer = " Some train longer than others." if len(lengths) > 1 else ""
     caption = (
-        "Medians over seeds. Some methods train longer than others, as in the paper. Time is that of training and "
-        "tests as the runs took it, maybe beside other runs."
+        f"Medians over seeds.{longer} Time is that of training and tests as the runs took it, maybe beside other runs."
     )
     sparsities: list[float | None] = [*reversed(experiment.sparsities)] or [None]
     views = {sparsity: _view(experiment, sparsity) for sparsity in sparsities}

@@ -133,14 +133,14 @@ def where_grid(results: Sequence[Result]) -> Grid:
         place = tuple(result.provenance.get(key, "") for key in WHERE)
         gathered.setdefault(place, []).append(result)
     columns = [Column(key, key, is_number=key == "threads") for key in WHERE]
-    columns += [Column("runs", "runs"), Column("time", "total time"), Column("last", "last finished, UTC")]
+    columns += [Column("runs", "runs"), Column("time", "total time"), Column("last", "last finished")]
     rows = []
     for place, some in sorted(gathered.items()):
         seconds = sum(result.seconds for result in some)
         last = max(result.provenance.get("finished", "") for result in some)
         cells = [Cell(text, float(text) if text.isdecimal() else text) for text in place]
         cells += [Cell(str(len(some)), len(some)), Cell(duration(seconds), seconds)]
-        rows.append([*cells, Cell(last[:16].replace("T", " "), last)])
+        rows.append([*cells, Cell(last[:10], last)])
     return Grid(columns, rows)
 
 
