@@ -109,9 +109,11 @@ def test_what_stands_at_inactive_places_becomes_0():
     assert stray.model[0].weight[~outside].all()
 
 
-def test_numbers_of_the_method_may_change():
+def test_numbers_of_the_method_may_change_and_that_is_said():
     saved = Run().attach(METHODS["DSR"]).train(4).all()
-    resumed = Run(1).restore(saved).attach(regrow.DSR(sparsity=0.8, period=3, until=50), resume=saved["sparse"])
+    other = regrow.DSR(sparsity=0.8, period=3, until=50)
+    with pytest.warns(UserWarning, match=r"goes on with period=3, until=50, threshold=0\.001; if that is not meant"):
+        resumed = Run(1).restore(saved).attach(other, resume=saved["sparse"])
     assert resumed.train(2).sparse.num_steps == 6
 
 

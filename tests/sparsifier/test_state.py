@@ -136,10 +136,14 @@ def test_another_model_is_named(sizes, message):
         sparse.load_state_dict(Run(METHODS["DSR"], sizes=sizes).sparse.state_dict())
 
 
-def test_numbers_of_the_method_may_change():
+def test_numbers_of_the_method_may_change_and_that_is_said():
     other = regrow.DSR(sparsity=0.8, period=3, until=50, threshold=0.2)
     run = Run(other)
-    run.sparse.load_state_dict(Run(METHODS["DSR"]).train(4).sparse.state_dict())
+    with pytest.warns(
+        UserWarning, match=r"goes on with period=3, until=50, threshold=0\.2; if that is not meant"
+    ) as said:
+        run.sparse.load_state_dict(Run(METHODS["DSR"]).train(4).sparse.state_dict())
+    assert [warning.filename for warning in said] == [__file__]
     assert run.train(2).sparse.num_steps == 6
 
 

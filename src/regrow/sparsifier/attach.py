@@ -15,7 +15,7 @@ from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.distributed.wrappers import check_not_sharded
 from regrow.methods.method import NEEDS, Method
-from regrow.sparsifier.hints import hint, of_endless_method, of_lost_signals
+from regrow.sparsifier.hints import hint, of_endless_method, of_lost_signals, of_other_settings
 from regrow.sparsifier.layers import Selection, choose_layers
 from regrow.sparsifier.left_dense import left_dense, of_much
 from regrow.sparsifier.resume import start_of
@@ -89,6 +89,7 @@ def attach(
             of_much(model, optimizer, left) if layers is None and not exclude else None,
             of_endless_method(method),
             of_lost_signals(model, tally) if is_drawn else None,
+            of_other_settings(resume, method) if resume is not None else None,
         )
     )
     method.effects(), method.first_memory()  # before anything is changed: other people's methods may raise here

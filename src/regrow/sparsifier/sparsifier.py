@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from regrow.methods.method import Method
+from regrow.sparsifier.hints import hint, of_other_settings
 from regrow.sparsifier.history import Callbacks, Rewiring
 from regrow.sparsifier.left_dense import LeftDense
 from regrow.sparsifier.state import checked
@@ -166,7 +167,9 @@ class Sparsifier:
         """Go on from a saved state; checks first that it belongs to the same method, layers and budget."""
         self._check_attached()
         steps = self._steps
-        steps.restore(checked(state, steps.method, steps.storage, steps.tally))
+        state = checked(state, steps.method, steps.storage, steps.tally)
+        hint([of_other_settings(state, steps.method)])
+        steps.restore(state)
         steps.zero_inactive()
 
     def detach(self) -> None:

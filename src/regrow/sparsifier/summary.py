@@ -16,7 +16,7 @@ class LayerInfo:
 
     @property
     def density(self) -> float:
-        return 1 - self.sparsity
+        return self.active / prod(self.shape)
 
 
 def summarise(title: str, layers: Sequence[LayerInfo]) -> str:
