@@ -52,12 +52,13 @@ def match(pattern: str, names: Sequence[str], modules_too: bool = False) -> list
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """
-    >>> suggest("prun", ["prune", "period"])
-    "did you mean 'prune'?"
+    >>> suggest("prun", ["prune", "period"]), suggest("AdmW", ["AdamW", "SGD"])
+    ("did you mean 'prune'?", "did you mean 'AdamW'?")
     """
     known = list(known)
     begun = [name for name in known if word and name.lower().startswith(word.lower())]
-    near = begun[:3] or get_close_matches(word, known, n=3, cutoff=0.5)
+    lower = {name.lower(): name for name in known}
+    near = begun[:3] or [lower[name] for name in get_close_matches(word.lower(), lower, n=3, cutoff=0.5)]
     if near:
         return "did you mean " + " or ".join(repr(name) for name in near) + "?"
     shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")

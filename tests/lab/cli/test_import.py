@@ -14,17 +14,11 @@ from regrow.lab.config import imports, make_config
 from regrow.lab.config.component import component
 from regrow.lab.learning_rates.learning_rate import LearningRate
 
-MINE = """
-import torch
+MINE = {
+    "tiny.py": """
 from torch import nn
-
-import regrow
 from regrow.lab.config.component import component
-from regrow.lab.data import NamedData, synthesize
-from regrow.lab.learning_rates import LearningRate
 from regrow.lab.models import Model, Shape
-from regrow.lab.optimizers import Optimizer
-from regrow.methods import Method, method, prune
 
 
 class Net(nn.Sequential):
@@ -34,8 +28,6 @@ class Net(nn.Sequential):
 
 @component
 class Tiny(Model):
-    \"\"\"Two layers.\"\"\"
-
     name = "tiny"
     usual = Shape((1, 8, 8), 4)
     hidden: int = 12
@@ -43,41 +35,51 @@ class Tiny(Model):
     def build(self, inputs, width=1.0):
         hidden = max(1, round(self.hidden * width))
         return Net(nn.Flatten(), nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, inputs.num_classes))
+""",
+    "dots.py": """
+from regrow.lab.config.component import component
+from regrow.lab.data import NamedData, synthesize
 
 
 @component
 class Dots(NamedData):
-    \"\"\"Small images, made on the spot.\"\"\"
-
     name = "dots"
     title = "dots"
     num_train: int = 400
 
     def open(self, device, root=None, progress=None):
         return synthesize(image_shape=(1, 8, 8), num_classes=4, num_train=self.num_train, num_test=100, device=device)
+""",
+    "plain.py": """
+import torch
+from regrow.lab.config.component import component
+from regrow.lab.optimizers import Optimizer
 
 
 @component
 class Plain(Optimizer):
-    \"\"\"SGD without anything.\"\"\"
-
     name = "plain"
     dampening: float = 0.0
 
     def build(self, parameters, rate, device):
         return torch.optim.SGD(parameters, lr=rate, momentum=0.5, dampening=self.dampening)
+""",
+    "halving.py": """
+from regrow.lab.config.component import component
+from regrow.lab.learning_rates import LearningRate
 
 
 @component
 class Halving(LearningRate):
-    \"\"\"Half as much every so many steps.\"\"\"
-
     name = "halving"
     first: float
     every: int = 10
 
     def rates(self, timetable, density):
         return lambda step: self.first * 0.5 ** (step // self.every)
+""",
+    "swap.py": """
+from regrow.methods import Method, method
 
 
 @method
@@ -86,16 +88,23 @@ class Swap(Method):
 
     def prune_counts(self, tally, step):
         return [min(1, free) for free in tally.free]
-"""
+""",
+}
+"""A file for each kind of part."""
 SETTINGS = ["data=dots", "batch_size=20", "optimizer=plain", "learning_rate.name=halving", "learning_rate.first=0.1"]
 SETTINGS += ["model.name=tiny", "model.hidden=16", "method.period=3"]
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.py"
-    path.write_text(MINE)
-    return path
+def mine(tmp_path: Path) -> list[Path]:
+    for name, content in MINE.items():
+        (tmp_path / name).write_text(content)
+    return [tmp_path / name for name in MINE]
+
+
+def brought(files: list[Path]) -> list[str]:
+    """The options that bring them."""
+    return [word for file in files for word in ("--import", str(file))]
 
 
 def regrow(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -103,11 +112,13 @@ def regrow(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_run_of_imported_parts_survives_a_kill_and_goes_on_without_saying_them_again(tmp_path: Path, mine: Path):
+def test_a_run_of_imported_parts_survives_a_kill_and_goes_on_without_saying_them_again(
+    tmp_path: Path, mine: list[Path]
+):
     told = ["--method", "Swap", "--sparsity", "0.5", *SETTINGS, "--threads", "1"]
-    whole = regrow("--import", mine, "train", *told, "--epochs", "150", "--runs", "whole", cwd=tmp_path)
+    whole = regrow(*brought(mine), "train", *told, "--epochs", "150", "--runs", "whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
-    command = [sys.executable, "-m", "regrow", "--import", str(mine), "train", *told, "--epochs", "150"]
+    command = [sys.executable, "-m", "regrow", *brought(mine), "train", *told, "--epochs", "150"]
     killed = subprocess.Popen([*command, "--save-every", "0.01"], cwd=tmp_path, stderr=subprocess.DEVNULL)
     while not list(tmp_path.glob("runs/*/checkpoint.pt")):
         assert killed.poll() is None
@@ -118,14 +129,16 @@ def test_a_run_of_imported_parts_survives_a_kill_and_goes_on_without_saying_them
     assert again.returncode == 0, again.stderr
     (one,), (other,) = tmp_path.glob("runs/*"), tmp_path.glob("whole/*")
     assert one.name == other.name
-    assert json.loads((one / "config.json").read_text())["imports"] == {str(mine): imports.digest(mine)}
+    assert json.loads((one / "config.json").read_text())["imports"] == {
+        str(file): imports.digest(file) for file in mine
+    }
     for name in ("final_weights", "final_topology"):
         assert (one / f"{name}.safetensors").read_bytes() == (other / f"{name}.safetensors").read_bytes()
 
 
-def test_a_sweep_brings_them_to_its_processes_and_a_report_asks_for_them(tmp_path: Path, mine: Path):
+def test_a_sweep_brings_them_to_its_processes_and_a_report_asks_for_them(tmp_path: Path, mine: list[Path]):
     toml = """
-        imports = ["mine.py"]
+        imports = ["tiny.py", "dots.py", "plain.py", "halving.py", "swap.py"]
         model = {name = "tiny", hidden = 16}
         data = {name = "dots", num_train = 200}
         epochs = 2
@@ -144,8 +157,8 @@ def test_a_sweep_brings_them_to_its_processes_and_a_report_asks_for_them(tmp_pat
     assert "Swap" in done.stdout
     assert len(list(tmp_path.glob("runs/tiny-dots-*/summary.json"))) == 2
     refused = regrow("report", "runs", cwd=tmp_path)
-    assert f"made with regrow --import {mine}" in " ".join(refused.stderr.split()) + refused.stdout
-    told = regrow("--import", mine, "report", "runs", cwd=tmp_path)
+    assert "made with regrow --import" in " ".join(refused.stderr.split()) + refused.stdout
+    told = regrow(*brought(mine), "report", "runs", cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     page = (tmp_path / "report" / "index.html").read_text()
     assert "tiny (hidden=16) on dots" in page
@@ -171,8 +184,12 @@ def test_misspelt_components_and_fields_are_answered_with_the_nearest():
     base = {"method": "SET", "sparsity": 0.9, "learning_rate": {"name": "cosine", "peak": 0.1}}
     for settings, sentence in [
         ({"model": "lenet_300"}, "did you mean 'lenet_300_100'"),
-        ({"optimizer": "AdamV"}, "did you mean 'AdamW'"),
-        ({"optimizer": {"name": "AdamW", "momentum": 0.9}}, "it has betas, eps, weight_decay"),
+        ({"model": {"hidden": 3}}, r"say which model has hidden: model\.name=\.\.\.; there are: gpt, lenet_300_100"),
+        ({"optimizer": "AdmW"}, "did you mean 'AdamW'"),
+        ({"optimizer": "rmsprop"}, "did you mean 'RMSprop'"),
+        ({"optimizer": {"name": "AdmW"}, "learning_rate": None}, "no optimizer 'AdmW'"),  # before what it would need
+        ({"optimizer": {"name": "AdamW", "momentum": 0.9}}, "'momentum'; it has betas, eps, weight_decay$"),
+        ({"start": {"rescal": "density"}}, "^start has no field 'rescal'; did you mean 'rescale'"),
         ({"optimizer": {"name": "Adagrad", "betas": [0.9, 0.9]}}, "it has eps, initial_accumulator_value"),
         ({"learning_rate": {"name": "cosin", "peak": 0.1}}, "did you mean 'cosine'"),
         ({"learning_rate": {"name": "cosine"}}, "needs peak"),

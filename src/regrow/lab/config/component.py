@@ -6,7 +6,7 @@ table with a name and fields; and so it prints itself.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from types import NoneType, UnionType
@@ -32,6 +32,11 @@ class Component:
         """Refuse values that make no sense."""
 
     @classmethod
+    def names(cls) -> list[str]:
+        """What it is called in settings."""
+        return [cls.name]
+
+    @classmethod
     def parse(cls, text: str) -> Settings | None:
         """The fields that a text such as "wrn_28_2" says; None if it speaks of another component."""
         return {} if text == cls.name else None
@@ -42,8 +47,8 @@ class Component:
         known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
         for name in given:
             if name not in known:
-                has = f"it has {', '.join(sorted(known))}" if known else "it has none"
-                raise ValueError(f"{cls.kind} {cls.name} has no field {name!r}; {suggest(name, known)}; {has}")
+                called = " ".join(dict.fromkeys((cls.kind, cls.name)))  # there is only one start
+                raise ValueError(f"{called} has no field {name!r}; {near_and_all(name, known)}")
         for field in fields(cls):  # type: ignore[arg-type]
             if field.default is MISSING and field.default_factory is MISSING and field.name not in given:
                 raise ValueError(f"{cls.kind} {cls.name} needs {field.name}, e.g. {cls.kind}.{field.name}=...")
@@ -97,6 +102,18 @@ class Component:
             raise ValueError(f"{self.kind}.{name} must be {bounds}, got {value!r}")
 
 
+def near_and_all(word: str, known: Iterable[str]) -> str:
+    """What a misspelt field may have been, and which there are.
+
+    >>> near_and_all("peek", ["warmup", "peak"]), near_and_all("momentum", ["eps"])
+    ("did you mean 'peak'?; it has peak, warmup", 'it has eps')
+    """
+    names = sorted(known)
+    near = suggest(word, names)
+    told = [near] if near.startswith("did you mean") else []
+    return "; ".join([*told, f"it has {', '.join(names) or 'none'}"])
+
+
 def check_single(key: str, value: Any) -> None:
     """A run has one value of what a grid may vary."""
     if isinstance(value, list):
@@ -145,13 +162,19 @@ def components(kind: str) -> dict[str, type[Component]]:
 def read_component(kind: str, given: Any) -> Any:
     """A component out of its name, a short form, or a table with a name and fields."""
     table = {"name": given} if isinstance(given, str) else given
+    if isinstance(table, Mapping) and table and "name" not in table:
+        raise ValueError(f"say which {kind} has {' and '.join(table)}: {kind}.name=...; {suggest('', _names(kind))}")
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         raise ValueError(f"{kind} must be a name, or a table with one, got {given!r}")
-    rest = {key: value for key, value in table.items() if key != "name"}
     known, name = components(kind), table["name"]
     rest = {key: value for key, value in table.items() if key != "name"}
     for cls in [known[name]] if name in known else known.values():
         told = cls.parse(name)
         if told is not None:
             return cls.read({**told, **rest})
-    raise ValueError(f"there is no {kind} {name!r}; {suggest(name.lower(), sorted(known))}")
+    raise ValueError(f"there is no {kind} {name!r}; {suggest(name, _names(kind))}")
+
+
+def _names(kind: str) -> list[str]:
+    """All names that one may have meant."""
+    return sorted({name for cls in components(kind).values() for name in cls.names()})

@@ -242,6 +242,7 @@ def _build(whole: Settings) -> Config:
     check_fields(whole, Config, "a run", ("optimizer", "learning_rate"))
     check_plain_values(whole)
     optimizer = dict(whole.get("optimizer", {}))
+    rate = optimizer.pop("lr", None)
     method = {key: _read_field(key, value) for key, value in whole["method"].items() if value is not None}
     if method["name"] == "Dense" and whole.get("width") != "thin":
         method.pop("sparsity", None)  # has no effect there
@@ -255,8 +256,8 @@ def _build(whole: Settings) -> Config:
         "stretch": _float(whole.get("stretch", 1.0)),
         "width": _float(whole.get("width", 1.0)),
         "clip": _float(whole.get("clip")),
-        "learning_rate": _read_rate(optimizer.pop("lr", None), whole.get("learning_rate"), optimizer),
         "optimizer": read_component("optimizer", {"name": "SGD", **optimizer}),
+        "learning_rate": _read_rate(rate, whole.get("learning_rate"), optimizer),
         "method": method,
         "start": Start.read(start),
     }

@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
-from regrow.core.names import suggest
-from regrow.lab.config.component import Settings, component
+from regrow.lab.config.component import Settings, component, near_and_all
 from regrow.lab.optimizers.optimizer import Optimizer, on_gpu
 
 _NOT_SETTINGS = {"self", "params", "lr", "foreach", "fused", "capturable", "differentiable", "maximize"}
@@ -24,6 +23,10 @@ class OfTorch(Optimizer):
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
+    def names(cls) -> list[str]:
+        return [name for name in dir(torch.optim) if cls.parse(name)]
+
+    @classmethod
     def parse(cls, text: str) -> Settings | None:
         found = getattr(torch.optim, text, None)
         is_one = isinstance(found, type) and issubclass(found, torch.optim.Optimizer)
@@ -36,9 +39,7 @@ class OfTorch(Optimizer):
         options = {key: value for key, value in given.items() if key != "cls"}
         for key in options:
             if key not in known:
-                raise ValueError(
-                    f"optimizer {name} has no field {key!r}; {suggest(key, known)}; it has {', '.join(sorted(known))}"
-                )
+                raise ValueError(f"optimizer {name} has no field {key!r}; {near_and_all(key, known)}")
         made = cls(cls=name, options=tuple(sorted((key, _plain(value)) for key, value in options.items())))
         made.check()
         return made
