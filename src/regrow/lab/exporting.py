@@ -12,6 +12,7 @@ from regrow.files.onnx import check_packages
 from regrow.files.stored import Content
 from regrow.lab.config import Config
 from regrow.lab.models import Inputs, sparse_layers
+from regrow.lab.models.seeded import build_from_seed
 from regrow.lab.run.folder import BadRun, RunFolder
 from regrow.lab.run.start import build_model
 from regrow.methods import METHODS
@@ -48,9 +49,8 @@ def _content(folder: RunFolder, config: Config) -> Content:
 
 
 def _outline(config: Config) -> nn.Module:
-    """The network without its values, to know its names, which no data set need be opened for."""
-    with torch.device("meta"):
-        return config.model.build(config.data.inputs or config.model.usual, 1.0)
+    """The network with any values, to know its names, which no data set need be opened for."""
+    return build_from_seed(config.model, config.data.inputs or config.model.usual, 1.0, config.seed)
 
 
 def _buffers_of(model: nn.Module) -> set[str]:

@@ -10,13 +10,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
 from small_runs import assert_same_result, small, stop_after
+from torch import nn
 
+from regrow.lab.config.component import component
+from regrow.lab.exporting import export_run
+from regrow.lab.models import Inputs, Model, Shape
 from regrow.lab.run.folder import BadRun, InUse, RunFolder, read_run
 from regrow.lab.run.loop import Options, Stopped, train
 from regrow.lab.run.state import NotFinite
@@ -216,6 +221,31 @@ def test_nor_does_one_whose_data_or_memory_is_not_there(tmp_path: Path):
     ):
         train(small(model="wrn_28_9000"), tmp_path, Options(threads=1))
     assert list(tmp_path.iterdir()) == []
+
+
+class OneLayer(nn.Sequential):
+    def sparse_layers(self) -> list[str]:
+        return ["1.weight"]
+
+
+class NeedsValues(Model):
+    """Looks at what it has drawn, which cannot be done where tensors have only shapes."""
+
+    name: ClassVar[str] = "needs_values"
+    usual: ClassVar[Shape] = Shape((1, 28, 28), 10)
+
+    def build(self, inputs: Inputs, width: float = 1.0) -> nn.Module:
+        layer = nn.Linear(784, 10)
+        layer.weight.data /= float(layer.weight.detach().std())
+        return OneLayer(nn.Flatten(), layer)
+
+
+def test_a_network_that_cannot_be_built_without_values_trains_and_is_exported(tmp_path: Path):
+    component(NeedsValues)
+    config = small(model="needs_values", optimizer={"lr": 0.1})
+    train(config, tmp_path, Options(threads=1))
+    export_run(tmp_path / config.id, tmp_path / "dense.pt")
+    assert torch.load(tmp_path / "dense.pt")["1.weight"].count_nonzero() <= 784  # of 7840
 
 
 def test_a_lock_that_was_removed_with_its_folder_is_not_held_by_who_comes_next(tmp_path: Path):

@@ -45,8 +45,8 @@ def sparse_layers(model: nn.Module) -> list[str]:
     names = getattr(model, "sparse_layers", None)
     if not callable(names):
         raise TypeError(
-            f"{type(model).__name__} does not say which of its layers are sparse; "
-            "pass a model made by build(), unwrapped, or list the names yourself"
+            f"{type(model).__name__} does not say which of its layers are sparse; give it a method sparse_layers() "
+            "that returns their names, such as ['fc1.weight'], or pass the module itself without a wrapper"
         )
     return list(names())
 
