@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import regrow
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -41,6 +43,19 @@ def test_a_network_is_trained_written_and_used_from_its_file(monkeypatch, capsys
     assert space["accuracy"](packed) == pytest.approx(trained, abs=0.01)
     assert printed.count(f"{space['accuracy'](packed):.2%} of the test images") >= 1
     assert (tmp_path / "small.safetensors").stat().st_size < 4 * 54_912 / 3
+
+
+def test_a_script_of_ones_own_that_was_stopped_goes_on_to_the_same_bits(monkeypatch, capsys, tmp_path):
+    quick = ("--quick", "--epochs", "2", "--out")
+    whole, _ = run(monkeypatch, capsys, "own_script.py", *quick, str(tmp_path / "whole"))
+    run(monkeypatch, capsys, "own_script.py", *quick, str(tmp_path / "stopped"), "--stop-after", "1")
+    again, printed = run(monkeypatch, capsys, "own_script.py", *quick, str(tmp_path / "stopped"))
+    assert "goes on after epoch 1" in printed
+    assert again["sparse"].active == again["sparse"].budget == 1_914  # a tenth of what is in the blocks
+    assert again["sparse"].history == whole["sparse"].history
+    one, other = (regrow.load_tensors(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    assert again["accuracy"]() > 0.2  # by chance 0.1
 
 
 def test_a_walk_along_the_command_line_interrupts_a_sweep_goes_on_and_ends_with_a_file(tmp_path):
