@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # for editors; at run time the methods are those that are her
     from regrow.methods.dsr import DSR
     from regrow.methods.gradual import Gradual
     from regrow.methods.granet import GraNet
+    from regrow.methods.gse import GSE
     from regrow.methods.hashed import Hashed
     from regrow.methods.mest import MEST
     from regrow.methods.rigl import RigL
@@ -47,7 +48,7 @@ if TYPE_CHECKING:  # for editors; at run time the methods are those that are her
     from regrow.methods.snfs import SNFS
     from regrow.methods.static import Static
 
-    __all__ += ["DSR", "MEST", "SET", "SNFS", "DeepR", "Dense", "GraNet", "Gradual", "Hashed", "RigL", "Static"]
+    __all__ += ["DSR", "GSE", "MEST", "SET", "SNFS", "DeepR", "Dense", "GraNet", "Gradual", "Hashed", "RigL", "Static"]
 else:
     __all__ += METHODS
 

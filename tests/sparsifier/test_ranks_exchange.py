@@ -106,6 +106,9 @@ def test_every_step_sends_these_and_the_dense_parameters_whether_it_rewires_or_n
 
 
 def test_packed_storage_refuses_to_grow_by_gradients_of_which_each_rank_sees_its_own(told):
-    sentence = "packed storage cannot grow by the gradients of several processes; use storage='dense'"
+    sentence = (
+        "packed storage cannot grow by the gradients of several processes; use storage='dense', or regrow.GSE, "
+        "which goes by those of a sample"
+    )
     for rank in told:
         assert rank["refused"] == [sentence, sentence], "when it is attached, or at the first step of a job begun later"

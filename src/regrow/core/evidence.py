@@ -19,9 +19,9 @@ from regrow.core.row import Chunk, Tally, check_finite, join
 from regrow.core.selections import (
     Active,
     Kernels,
-    ascending,
     draw_free,
     exact_means,
+    free_among,
     k_smallest,
     k_smallest_each,
     positions_of,
@@ -134,8 +134,7 @@ class MaskedPart(Part):
     def largest_free(self, counts: Sequence[int], score: Rule, among: Tensor | None) -> Tensor:
         low = self._lowness(score)
         if among is not None:
-            among = ascending(among)
-            free = among.index_select(0, positions_of(~self.active.index_select(0, among)))
+            free = free_among(self.active, among)
             room, low = self.chunk.count_per_layer(free), low.index_select(0, free)
             refuse_nan(low, self.chunk, room)
             return free.index_select(0, k_smallest_each(low, room, list(map(min, counts, room))))
@@ -266,9 +265,11 @@ class Evidence(Quantities):
         counts = list(map(min, counts, self.tally.free))
         named: Sequence[Tensor | None] = [None] * len(self._parts) if among is None else self.split(among)
         found = [p.largest_free(counts[p.chunk.own], score, some) for p, some in zip(self._parts, named, strict=True)]
-        if among is not None:
-            counts = [n for p, some in zip(self._parts, found, strict=True) for n in p.chunk.count_per_layer(some)]
-        return Units(self._in_row(found), counts)
+        return Units(self._in_row(found), counts) if among is None else self._units(found)
+
+    def free_among(self, named: Units) -> Units:
+        """Those of some places that are free, each once, however often it is named."""
+        return self._units([free_among(p.active, s) for p, s in zip(self._parts, self.split(named), strict=True)])
 
     def draw_free(self, counts: Sequence[int], key: int) -> Units:
         """So many of each layer, at random, a function of the key; fewer if there are."""
@@ -285,15 +286,13 @@ class Evidence(Quantities):
 
         `floor` {dimension: j} takes the j largest at each index of a dimension first, and more than so many if need be.
         """
-        found = [part.largest(counts[part.chunk.own], score or magnitude, floor or {}) for part in self._parts]
-        per_layer = zip(self._parts, found, strict=True)
-        return Units(self._in_row(found), [n for part, own in per_layer for n in part.chunk.count_per_layer(own)])
+        return self._units([p.largest(counts[p.chunk.own], score or magnitude, floor or {}) for p in self._parts])
 
     # Rows and chunks
 
     @cached_property
     def nothing(self) -> Units:
-        return Units(torch.empty(0, dtype=torch.int64, device=self._device), [0] * len(self.tally.active))
+        return Units(self._parts[0].chunk.bounds[:0], [0] * len(self.tally.active))
 
     def split(self, units: Units) -> list[Tensor]:
         """Units as places within each chunk, on its device."""
@@ -301,17 +300,18 @@ class Evidence(Quantities):
         pairs = zip(torch.split(units.positions, sizes), self._parts, strict=True)
         return [(some - p.chunk.start if p.chunk.start else some).to(p.chunk.device) for some, p in pairs]
 
-    @property
-    def _device(self) -> torch.device:
-        return self._parts[0].chunk.device
-
     def _in_row(self, places: Sequence[Tensor]) -> Tensor:
         """Places within each chunk as positions in the row."""
         pairs = zip(places, self._parts, strict=True)
         return self._in_one([some + p.chunk.start if p.chunk.start else some for some, p in pairs])
 
+    def _units(self, places: Sequence[Tensor]) -> Units:
+        """Ascending places within each chunk, of which it is not known how many are in each layer."""
+        pairs = zip(self._parts, places, strict=True)
+        return Units(self._in_row(places), [n for part, own in pairs for n in part.chunk.count_per_layer(own)])
+
     def _in_one(self, pieces: Sequence[Tensor]) -> Tensor:
-        return pieces[0] if len(pieces) == 1 else torch.cat([piece.to(self._device) for piece in pieces])
+        return pieces[0] if len(pieces) == 1 else torch.cat([piece.to(self._parts[0].chunk.device) for piece in pieces])
 
     def _scores(self, score: Score) -> list[Tensor | None]:
         """The scores of each chunk's active units; None where they are the magnitudes."""

@@ -82,6 +82,11 @@ class Chunk:
         up_to: list[int] = torch.searchsorted(positions, self.ends).tolist()
         return [end - start for start, end in zip([0, *up_to], up_to, strict=False)]
 
+    def per_layer(self, positions: Tensor) -> list[Tensor]:
+        """Ascending positions within the chunk as those within each of its layers."""
+        parts = torch.split(positions, self.count_per_layer(positions))
+        return [part - offset for part, offset in zip(parts, self.offsets, strict=False)]
+
 
 def join(pieces: Sequence[Tensor]) -> Tensor:
     """One flat tensor out of those of some layers; a view where there is one, a copy where there are more."""

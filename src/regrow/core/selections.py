@@ -240,6 +240,19 @@ def is_active(active: Active, places: Tensor) -> Tensor:
     return active.positions.index_select(0, at) == places
 
 
+def which_are_free(active: Active, places: Tensor) -> Tensor:
+    """Which of some ascending places are not active, each once."""
+    is_free = is_active(active, places).logical_not_()
+    is_free[1:] &= places[1:] != places[:-1]
+    return positions_of(is_free)
+
+
+def free_among(active: Active, places: Tensor) -> Tensor:
+    """Those of some places that are not active, ascending, each once."""
+    places = ascending(places)
+    return places.index_select(0, which_are_free(active, places))
+
+
 def _per_draw(numbers: list[list[int]], device: torch.device) -> Tensor:
     """Numbers of each layer repeated for each of its draws, whose number comes last; with one layer once for all."""
     table = torch.tensor(numbers).to(device)

@@ -18,7 +18,8 @@ from regrow.methods.effects.effect import Effect
 from regrow.methods.method import Method
 from regrow.storage.base import Rewirable, Storage
 
-_EVERYWHERE = frozenset({"free_gradient", "sampled_gradient", "mean_gradient"})
+EVERYWHERE = frozenset({"free_gradient", "sampled_gradient", "mean_gradient"})
+"""Of what methods need, the gradients of places that are not active."""
 
 
 class StepHooks:
@@ -156,8 +157,8 @@ class Gradients:
         self._method, self._effects, self._optimizer = method, effects, optimizer
         self._storage = storage
         self._rewirable = storage if isinstance(storage, Rewirable) else None
-        self._kinds = method.needs & (_EVERYWHERE | {"gradient"})
-        if self._kinds & _EVERYWHERE:
+        self._kinds = method.needs & (EVERYWHERE | {"gradient"})
+        if self._kinds & EVERYWHERE:
             self._kinds |= {"free_gradient"}
         self._seen: dict[int, TensorWeakRef] = {}
         self._are_kept = self._is_captured = False

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from regrow.core import random
+from regrow.core.evidence import Units
 from regrow.core.rewire import plan
 from regrow.core.row import Tally
 from regrow.distributed.wrappers import has_ranks
@@ -20,7 +22,7 @@ from regrow.methods.method import Method
 from regrow.sparsifier import copies
 from regrow.sparsifier.belonging import Belonging
 from regrow.sparsifier.history import MOST_RECORDS, Callbacks, Rewiring
-from regrow.sparsifier.hooks import EveryStep, Gradients, StepHooks
+from regrow.sparsifier.hooks import EVERYWHERE, EveryStep, Gradients, StepHooks
 from regrow.sparsifier.ranks import compare_ranks
 from regrow.sparsifier.state import as_state
 from regrow.storage.base import Foresighted, Rewirable, Storage
@@ -43,7 +45,7 @@ class Steps:
         self.memory = method.first_memory()
         self.on_rewire = Callbacks()
         self.rewirable = storage if isinstance(storage, Rewirable) else None
-        self._foresighted = storage if isinstance(storage, Foresighted) and "free_gradient" in method.needs else None
+        self._foresighted = storage if isinstance(storage, Foresighted) and method.needs & EVERYWHERE else None
         self._recent: deque[Rewiring] = deque(maxlen=MOST_RECORDS)
         self._last: Rewiring | None = None
         self._in_all = [[0] * len(storage.layers), [0] * len(storage.layers)]  # units pruned and grown, of each layer
@@ -55,7 +57,7 @@ class Steps:
         for effect in self._effects:
             effect.attach(storage, optimizer, seed)
         self._gradients = Gradients(method, self._effects, storage, optimizer)
-        self._expect_growth()
+        self._expect_growth(is_first=True)
         self._hooks = StepHooks(
             optimizer,
             before=self._make_ready,
@@ -191,13 +193,18 @@ class Steps:
             )
         return replace(self.tally, budget=budget)
 
-    def _expect_growth(self) -> None:
+    def _expect_growth(self, is_first: bool = False) -> None:
         """Tell the storage before a step by whose gradients the network will grow."""
         if self._foresighted is not None:
             step = self.number + 1
-            is_due = self.method.is_due(step)
-            counts = self.method.prune_counts(self._tally_at(step), step) if is_due else [0] * len(self.tally.active)
-            self._foresighted.expect_growth(counts, self.method.growth_score)
+            is_due, nothing = self.method.is_due(step), [0] * len(self.tally.active)
+            counts = self.method.prune_counts(self._tally_at(step), step) if is_due else nothing
+            among = None
+            if "free_gradient" not in self.method.needs:
+                among = Units(torch.empty(0, dtype=torch.int64), nothing)
+                if is_due or is_first:  # when there may be a graph to capture, which needs to know how many there are
+                    among = self.method.candidates(self._tally_at(step), step, random.key(self.seed, step))
+            self._foresighted.expect_growth(counts, self.method.growth_score, among)
 
     # What is remembered of rewirings
 
@@ -270,7 +277,7 @@ class Steps:
         self._gradients.forget()
         for effect in self._effects:
             effect.restart(self.number, self.seed)
-        self._expect_growth()
+        self._expect_growth(is_first=True)
 
     def reload(self) -> None:
         """Look again at a storage that was filled from a file."""
@@ -279,7 +286,7 @@ class Steps:
         self.tally = replace(self.tally, active=tuple(self.storage.count()))
         for effect in self._effects:
             effect.renew()
-        self._expect_growth()
+        self._expect_growth(is_first=True)
 
     def end(self) -> None:
         """Take the hooks off."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from regrow.core.evidence import Evidence
+from regrow.core.evidence import Evidence, Units
 from regrow.core.rewire import Plan
 from regrow.core.row import Tally
 from regrow.core.units import Layer
@@ -135,8 +135,13 @@ class Rewirable(RewirableWeights, Storage, Protocol):
 class Foresighted(Protocol):
     """A storage that keeps no dense gradient, and must be told before the backward pass what growth will look for."""
 
-    def expect_growth(self, counts: Sequence[int], score: Callable[[Tensor], Tensor]) -> None:
-        """How many places of each layer may grow by the gradients of the coming step, and what they are compared by."""
+    def expect_growth(
+        self, counts: Sequence[int], score: Callable[[Tensor], Tensor], among: Units | None = None
+    ) -> None:
+        """How many places of each layer may grow by the gradients of the coming step, and what they are compared by.
+
+        Places `among` which growth will look are all whose gradients it needs; without them, it is all free ones.
+        """
 
 
 @dataclass(eq=False)

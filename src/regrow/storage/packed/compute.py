@@ -1,6 +1,5 @@
 """What a packed layer computes, on its values alone or with a weight that is dense for a moment."""
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -17,7 +16,7 @@ from regrow.kernels.cpu.functions import (
 )
 from regrow.kernels.cpu.pattern import KERNEL_DTYPES
 from regrow.kernels.cpu.planes import Convolution
-from regrow.storage.packed.growth import gradient_tiles
+from regrow.storage.packed.gradients import Gradient, Product, Whole
 from regrow.storage.packed.places import PatternPlaces, Places
 
 
@@ -32,7 +31,7 @@ class Weights(Protocol):
     def choices(self) -> Choices: ...
     @property
     def wanted(self) -> int: ...
-    def look_for_growth(self, gradients: Iterable[Tensor], use: int) -> None: ...
+    def look_for_growth(self, gradient: Gradient, use: int) -> None: ...
 
 
 class Wanted(NamedTuple):
@@ -69,7 +68,7 @@ def backward(
         if wanted.of_input or wanted.of_values:
             dx, dvalues = sparse_backward(_pattern(slot), values, x, dy, how, wanted.of_input)
         if wanted.of_values and slot.wanted:
-            slot.look_for_growth(gradient_tiles(slot.layer, x, dy, how), wanted.use)
+            slot.look_for_growth(Product(slot.layer, x, dy, how), wanted.use)
     else:
         if wanted.of_input:
             dx = dense_input_gradient(slot.places.spread(values), x, dy, how)
@@ -81,7 +80,7 @@ def backward(
 def collect(slot: Weights, gradient: Tensor, use: int) -> Tensor:
     """What a dense gradient says of the values; and of free places, in a step that grows by it."""
     if slot.wanted:
-        slot.look_for_growth([slot.layer.flatten(gradient)], use)
+        slot.look_for_growth(Whole(slot.layer, gradient), use)
     return slot.places.collect(gradient)
 
 

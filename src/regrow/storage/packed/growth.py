@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from regrow.core.selections import Listed, k_smallest, positions_of
-from regrow.core.units import Layer, wide
-from regrow.kernels.cpu.planes import Convolution
+from regrow.core.units import wide
+from regrow.storage.packed.gradients import TILE, Gradient
 from regrow.storage.packed.places import Places
 from regrow.storage.packed.renumber import first_free
 
 Score = Callable[[Tensor], Tensor]
-_TILE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,10 @@ def check_sees_all_gradients() -> None:
     """Refuse to grow by gradients of which every process would see its own only, before they are summed."""
     is_shared = torch.distributed.is_available() and torch.distributed.is_initialized()
     if is_shared and torch.distributed.get_world_size() > 1:
-        raise ValueError("packed storage cannot grow by the gradients of several processes; use storage='dense'")
+        raise ValueError(
+            "packed storage cannot grow by the gradients of several processes; use storage='dense', or regrow.GSE, "
+            "which goes by those of a sample"
+        )
 
 
 def best_free(places: Places, gradients: Iterable[Tensor], count: int, score: Score) -> Best:
@@ -41,7 +43,7 @@ def best_free(places: Places, gradients: Iterable[Tensor], count: int, score: Sc
     count = min(count, places.layer.num_units - len(active))
     listed, begin, extremes = Listed(active), 0, []
     lowest = _Lowest(count)
-    for tile in (wide(tile) for part in gradients for tile in torch.split(part, _TILE)):
+    for tile in (wide(tile) for part in gradients for tile in torch.split(part, TILE)):
         extremes.append(torch.stack(tile.aminmax()).abs().amax())
         scores = score(tile)
         low = scores.neg() if scores.data_ptr() == tile.data_ptr() else scores.neg_()
@@ -66,10 +68,9 @@ class Search:
     _part: Tensor | None = None
     _found: Best | None = None
 
-    def look(self, places: Places, gradients: Iterable[Tensor], use: int) -> None:
-        """Look at the gradient of a use, the first being number 1, in parts as `best_free` wants them."""
-        if self._part is not None:
-            gradients = _add(gradients, self._part)
+    def look(self, places: Places, gradient: Gradient, use: int) -> None:
+        """Look at the gradient of a use, the first being number 1."""
+        gradients = gradient.tiles() if self._part is None else _add(gradient.tiles(), self._part)
         if use > 1:
             self._part = torch.cat(list(gradients))
         else:
@@ -113,40 +114,6 @@ class _Lowest:
         places, numbers, gradients = (torch.cat(parts) for parts in zip(*self._found, strict=True))
         kept = k_smallest(numbers, min(self._count, len(numbers)))
         return places.index_select(0, kept), numbers.index_select(0, kept), gradients.index_select(0, kept)
-
-
-def gradient_tiles(layer: Layer, x: Tensor, dy: Tensor, how: Convolution | None) -> Iterator[Tensor]:
-    """The gradient of a layer's dense weight, some of its outputs at a time, flat in the order of its units."""
-    num_rows = max(1, _TILE * layer.shape[0] // layer.num_weights)
-    if layer.unit_dims[0] != 0:
-        num_rows = layer.shape[0]
-    rows = [range(layer.shape[0])] if how is None else _outputs_of_groups(layer, how)
-    for number, group in enumerate(rows):
-        for begin in range(group.start, group.stop, num_rows):
-            own = slice(begin, min(begin + num_rows, group.stop))
-            tile = _linear_tile(x, dy, own) if how is None else _conv_tile(layer, x, dy, how, number, own)
-            yield tile.permute(layer.unit_dims).reshape(-1)
-
-
-def _outputs_of_groups(layer: Layer, how: Convolution) -> list[range]:
-    each = layer.shape[0] // how.groups
-    return [range(begin, begin + each) for begin in range(0, layer.shape[0], each)]
-
-
-def _linear_tile(x: Tensor, dy: Tensor, rows: slice) -> Tensor:
-    return dy.reshape(-1, dy.shape[-1])[:, rows].T @ x.reshape(-1, x.shape[-1])
-
-
-def _conv_tile(layer: Layer, x: Tensor, dy: Tensor, how: Convolution, group: int, rows: slice) -> Tensor:
-    num_inputs = layer.shape[1]
-    inputs = x[:, group * num_inputs : (group + 1) * num_inputs]
-    shaped = x.new_empty(rows.stop - rows.start, *layer.shape[1:])
-    none, needed = (0,) * len(how.stride), (False, True, False)
-    _, tile, _ = torch.ops.aten.convolution_backward(
-        dy[:, rows], inputs, shaped, None, how.stride, how.padding, how.dilation, False, none, 1, needed
-    )
-    gradient: Tensor = tile
-    return gradient
 
 
 def no_gradient(places: Places, count: int) -> Best:

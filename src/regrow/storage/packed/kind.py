@@ -34,7 +34,7 @@ class Packed:
     init: Init | None = None
 
     name: ClassVar[str] = "packed"
-    offers: ClassVar[frozenset[str]] = frozenset({"gradient", "free_gradient", "sign"})
+    offers: ClassVar[frozenset[str]] = frozenset({"gradient", "free_gradient", "sampled_gradient", "sign"})
     may_be_meta: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from regrow.kernels.cpu.linear import MOST_SAMPLES
 from regrow.kernels.cpu.norm import Block, Norm
 from regrow.storage.computed_weights import check_not_traced, expanders_of
 from regrow.storage.packed.compute import way_of
-from regrow.storage.packed.growth import gradient_tiles
+from regrow.storage.packed.gradients import Product
 from regrow.storage.packed.layers import forward_for
 from regrow.storage.packed.layers import linear as packed_linear
 from regrow.storage.packed.slot import Slot
@@ -145,7 +145,7 @@ def _go_back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     slot.check_version(ctx.version, needs_x)
     dx, dvalues, dh, dweight, dshift = ctx.block.backward(values, x, kept, dy, needs_x)
     if needs_values and slot.wanted:
-        slot.look_for_growth(gradient_tiles(slot.layer, x, dh, None), slot.use_of(ctx.version))
+        slot.look_for_growth(Product(slot.layer, x, dh, None), slot.use_of(ctx.version))
     dbias = dh.sum(0) if needs_bias else None
     return dx, dvalues if needs_values else None, dbias, dweight, dshift, None
 

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from regrow.kernels.cpu.choose import Choices
+from regrow.storage.base import dtype_of_gradient
 from regrow.storage.packed import operators
-from regrow.storage.packed.growth import Search
+from regrow.storage.packed.growth import Score, Search
 from regrow.storage.packed.pieces import Begun, Stub, of_any_length, pieces, stand_ins
 from regrow.storage.packed.places import IndexedPlaces, Places, mark, overwrite
+from regrow.storage.packed.sample import Sample, Share, places_of_candidates
 from regrow.storage.packed.slot import Slot
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class Pack:
         self.name = name
         self._hold(places)
         self.choices = choices
-        self.searches = [Search() for _ in self.places]
+        self.searches: list[Search | Share] = [Search() for _ in self.places]
         self.is_searched = False  # whether free places are ever looked for
         self.num_takes = 0
         self.begun = Begun()
@@ -80,9 +82,8 @@ class Pack:
         self.counts = [own.count for own in self.places]
         self.starts = list(accumulate(self.counts, initial=0))[:-1]
 
-    def search(self, number: int, wanted: Search) -> None:
-        """Look for free places of a layer in the next backward pass, of which only operators know."""
-        self.searches[number] = wanted
+    def _be_searched(self) -> None:
+        """From now on backward passes look at gradients of free places, of which only operators know."""
         if not self.is_searched:
             self.is_searched = True
             self._let_graphs_compute()
@@ -138,6 +139,32 @@ class Pack:
         device = self.values.device
         if self.places[0].device != device:
             self._hold([places.to(device) for places in self.places])
+            if self.sample is not None:
+                self.sample.to(device)
+
+    @property
+    def sample(self) -> Sample | None:
+        """The gradient of free places where growth goes by that of candidates."""
+        return self.begun.sample  # type: ignore[no-any-return]
+
+    def search(self, counts: Sequence[int], score: Score) -> None:
+        """In the coming step look for so many free places of each layer."""
+        self._be_searched()
+        self.begun.sample = None
+        self.searches = [Search(count, score) for count in counts]
+
+    def look_at(self, units: Sequence[Tensor]) -> None:
+        """In the coming step look at the gradients of these units of each layer; of none where there are none."""
+        sample = self.sample
+        if sample is None:
+            sample = self.begun.sample = Sample(dtype_of_gradient(self.values))
+            self.searches = [Share(sample, number) for number in range(len(self.places))]
+            self._be_searched()
+        if not any(map(len, units)):
+            sample.rest()
+            return
+        pairs = zip(self.places, units, strict=True)
+        sample.take([places_of_candidates(own.layer, some.to(own.device)) for own, some in pairs])
 
     def take(self, places: Sequence[Places]) -> None:
         """Take over other places for as many values; in the same memory where nothing changes in size."""
@@ -215,7 +242,7 @@ class Pack:
 
     def __getstate__(self) -> dict[str, Any]:
         """For copying and pickling; pieces are not leaves of autograd, and are made anew."""
-        searches = [Search(search.wanted, search.score) for search in self.searches]
+        searches = [Search() for _ in self.searches]
         left_out = {
             "searches": searches,
             "blocks": {},

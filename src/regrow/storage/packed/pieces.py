@@ -14,9 +14,10 @@ from torch import Tensor
 
 @dataclass
 class Begun:
-    """How many gradients of the values were begun, rather than added to one that was there."""
+    """How many gradients of the values were begun, rather than added to one that was there; and who looks on."""
 
     number: int = 0
+    sample: Any = None
 
 
 @dataclass
@@ -83,5 +84,8 @@ class _Cut(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        ctx.begun.number += ctx.values.is_leaf and ctx.values.grad is None
+        before = ctx.values.grad if ctx.values.is_leaf else None
+        ctx.begun.number += ctx.values.is_leaf and before is None
+        if ctx.begun.sample is not None:
+            ctx.begun.sample.settle(before)
         return torch.cat(gradients), None, None, None

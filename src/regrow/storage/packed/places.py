@@ -85,7 +85,7 @@ class IndexedPlaces(Places):
         return self.index.long()
 
     def stored(self) -> Tensor:
-        return renumber(self.units(), self.layer.shape, self.layer.unit_dims, column_order(self.layer))
+        return stored_of(self.layer, self.units())
 
     def spread(self, values: Tensor) -> Tensor:
         flat = values.new_zeros(self.layer.num_weights).index_copy_(0, self.units(), values)
@@ -178,9 +178,14 @@ def overwrite(old: Places, new: Places) -> Places:
     return new
 
 
+def stored_of(layer: Layer, units: Tensor) -> Tensor:
+    """Units as places numbered in the order in which values are stored."""
+    return renumber(units, layer.shape, layer.unit_dims, column_order(layer))
+
+
 def places_of_units(layer: Layer, units: Tensor) -> tuple[Places, Tensor]:
     """Places for some units in any order, and which of them each stored value belongs to."""
-    stored, order = renumber(units, layer.shape, layer.unit_dims, column_order(layer)).sort()
+    stored, order = stored_of(layer, units).sort()
     return places_of_stored(layer, stored), order
 
 

@@ -1,6 +1,5 @@
 """One layer of a pack, as its module sees it."""
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,8 +9,10 @@ from regrow.core.units import Layer
 from regrow.kernels.cpu.choose import Choices
 from regrow.storage.computed_weights import check_not_traced
 from regrow.storage.packed import operators
+from regrow.storage.packed.gradients import Gradient, Whole
 from regrow.storage.packed.growth import Search
 from regrow.storage.packed.places import Places
+from regrow.storage.packed.sample import Share
 
 if TYPE_CHECKING:
     from regrow.storage.packed.pack import Pack
@@ -92,22 +93,22 @@ class Slot:
         return self.pack.choices
 
     @property
-    def search(self) -> Search:
+    def search(self) -> Search | Share:
         """What is looked for in the next backward pass."""
         return self.pack.searches[self.number]
 
     @property
     def wanted(self) -> int:
-        """How many free places that is."""
+        """How many places that is."""
         return self.pack.searches[self.number].wanted
 
     def use_of(self, version: Version) -> int:
         """For which use of the layer in a forward pass something was computed."""
         return version[-1]
 
-    def look_for_growth(self, gradients: Iterable[Tensor], use: int) -> None:
-        """Look for the best free places by the gradient of one use."""
-        self.search.look(self.places, gradients, use)
+    def look_for_growth(self, gradient: Gradient, use: int) -> None:
+        """Look for what may grow by the gradient of one use."""
+        self.search.look(self.places, gradient, use)
 
 
 class _Expand(torch.autograd.Function):
@@ -122,7 +123,7 @@ class _Expand(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         ctx.slot.check_version(ctx.version, needs_values=False)
         if ctx.slot.wanted:
-            ctx.slot.look_for_growth([ctx.slot.layer.flatten(gradient.detach())], ctx.slot.use_of(ctx.version))
+            ctx.slot.look_for_growth(Whole(ctx.slot.layer, gradient.detach()), ctx.slot.use_of(ctx.version))
         collected: Tensor = _Collect.apply(gradient, ctx.slot)  # type: ignore[no-untyped-call]
         return collected, None
 

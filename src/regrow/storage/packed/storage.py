@@ -16,21 +16,21 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from regrow.core.evidence import Evidence
+from regrow.core.evidence import Evidence, Units
 from regrow.core.quantities import OfChunk, Quantities
 from regrow.core.rewire import Plan
 from regrow.core.row import Chunk, Tally, cut_into_chunks
 from regrow.core.selections import Listed, ascending
-from regrow.core.units import Layer
+from regrow.distributed.average import average
 from regrow.kernels.gpu import is_capturing
 from regrow.methods.effects.effect import Fresh, Moves
 from regrow.storage.base import Beside, Carried, beside, nothing_called
 from regrow.storage.optimizer_state import state_like
-from regrow.storage.packed.growth import Search, check_sees_all_gradients
+from regrow.storage.packed.growth import Score, check_sees_all_gradients
 from regrow.storage.packed.pack import Pack
 from regrow.storage.packed.part import ListedPart, candidates
-from regrow.storage.packed.places import places_of_logical, places_of_stored
-from regrow.storage.packed.renumber import column_order, exchange, index_dtype, move, renumber
+from regrow.storage.packed.places import places_of_logical, places_of_stored, stored_of
+from regrow.storage.packed.renumber import exchange, index_dtype, move
 from regrow.storage.packed.slot import Slot
 from regrow.storage.packed.state import check_state, kernels_of
 from regrow.storage.packed.unpack import Group, unpack
@@ -173,8 +173,10 @@ class PackedStorage:
 
     def keep_gradients(self, kinds: frozenset[str], fresh: Sequence[int], scale: Tensor | None) -> None:
         """Of free places the backward pass kept what growth needs."""
-        if is_capturing():
-            raise ValueError("a captured step cannot look at gradients; use storage='dense' to capture it")
+        if is_capturing() and ("gradient" in kinds or self.packs[0].sample is None):
+            raise ValueError(
+                "a captured step cannot look at gradients; use storage='dense' to capture it, or grow by regrow.GSE"
+            )
         if "gradient" not in kinds:
             return
         if self._gradients is None:
@@ -192,12 +194,19 @@ class PackedStorage:
 
     # Rewiring
 
-    def expect_growth(self, counts: Sequence[int], score: Callable[[Tensor], Tensor]) -> None:
-        check_sees_all_gradients()
-        for slot, count in zip(self.slots, counts, strict=True):
-            slot.pack.search(slot.number, Search(count, score))
+    def expect_growth(self, counts: Sequence[int], score: Score, among: Units | None = None) -> None:
+        if among is None:
+            check_sees_all_gradients()
+            for pack, group in zip(self.packs, self.groups, strict=True):
+                pack.search([counts[i] for i in group], score)
+            return
+        named = torch.split(among.positions, list(among.counts))
+        units = [own - first for own, first in zip(named, self._first_places, strict=False)]
+        for pack, group in zip(self.packs, self.groups, strict=True):
+            pack.look_at([units[i] for i in group])
 
     def evidence(self, tally: Tally, step: int) -> Evidence:
+        average((pack.sample.seen, pack.values) for pack in self.packs if pack.sample is not None)
         parts = [self._part(chunk, chunk.of(self.slots)) for chunk in self._chunks()]
         return Evidence(parts, tally, step, self.groups if len(self.groups) > 1 else None)
 
@@ -220,13 +229,18 @@ class PackedStorage:
             {},
             stored,
             lambda: candidates(chunk, slots),
+            is_sample=self.packs[0].sample is not None,
         )
 
     def apply(self, plan: Plan, evidence: Evidence, optimizer: Optimizer) -> None:
         """Survivors move with their state, what comes starts at 0."""
         chunks = self._chunks()
         pruned, grown = (
-            [own for chunk, some in zip(chunks, evidence.split(units), strict=True) for own in _per_layer(chunk, some)]
+            [
+                own
+                for chunk, some in zip(chunks, evidence.split(units), strict=True)
+                for own in chunk.per_layer(ascending(some))
+            ]
             for units in (plan.pruned, plan.grown)
         )
         for number, group in enumerate(self.groups):
@@ -238,7 +252,7 @@ class PackedStorage:
         places, sources = [], []
         for old, start, out, in_ in zip(pack.places, pack.starts, pruned, grown, strict=True):
             layer = old.layer
-            stored, source = exchange(old.stored(), _to_stored(layer, out), _to_stored(layer, in_))
+            stored, source = exchange(old.stored(), stored_of(layer, out), stored_of(layer, in_))
             places.append(places_of_stored(layer, stored))
             sources.append(torch.where(source < 0, source, source + start))
         source = torch.cat(sources)
@@ -314,14 +328,3 @@ class PackedStorage:
             pack.check_belongs()
         for pack, group in self._paired():
             unpack(self.model, optimizer, pack, group)
-
-
-def _per_layer(chunk: Chunk, places: Tensor) -> list[Tensor]:
-    """Places of a chunk as those of each of its layers, ascending."""
-    places = ascending(places)
-    parts = torch.split(places, chunk.count_per_layer(places))
-    return [part - offset for part, offset in zip(parts, chunk.offsets, strict=False)]
-
-
-def _to_stored(layer: Layer, units: Tensor) -> Tensor:
-    return renumber(units, layer.shape, layer.unit_dims, column_order(layer))
