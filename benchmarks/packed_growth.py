@@ -1,10 +1,10 @@
 """What a rewiring costs with packed storage, by the way connections grow: at random, by sampled gradients, by all.
 
-    python -m benchmarks.packed_growth [--device cpu|cuda] [--networks ...] [--batch 64] [--sparsities 0.9 0.99] [--rounds 10]
+    python -m benchmarks.packed_growth [--device cpu|cuda] [--networks ...] [--sparsities 0.9 0.99] [--rounds 10]
 
 Every second step of a training rewires 30 % of each layer. `rewires` is the median time of those steps, `other` of the
-others, in milliseconds; the methods take turns. `bytes` is the peak memory of a step, in bytes per position of the
-sparse layers, by torch's allocator, beyond what stays from step to step: what it takes for a rewiring is the difference.
+others, in milliseconds; the methods take turns. `bytes` is the peak memory of a step beyond what stays from step to
+step, by torch's allocator, per position of the sparse layers: what a rewiring takes is the difference.
 """
 
 import argparse

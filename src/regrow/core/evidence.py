@@ -180,8 +180,11 @@ class Units:
 class Evidence(Quantities):
     """The active units of the row, and the selections; `tally` and `step` say where the network stands.
 
-    `groups` are the layers among which weights may move, where they may not move between all.
+    `groups` are the layers among which weights may move, where they may not move between all; `candidates`, where a
+    method named places to look at, those of them that are free.
     """
+
+    candidates: "Units | None" = None
 
     def __init__(
         self, parts: Sequence[Part], tally: Tally, step: int, groups: Sequence[Sequence[int]] | None = None
@@ -206,10 +209,7 @@ class Evidence(Quantities):
     # Among active units
 
     def below(self, bound: float, score: Score = None) -> Units:
-        """All with a score less than the bound, strictly.
-
-        The bound is rounded to float32, so that it is the same number for layers of any precision.
-        """
+        """All with a score less than the bound, strictly, which is rounded to float32 whatever a layer's precision."""
         bound = float(np.float32(bound))
         found = [part.below(bound, own) for part, own in zip(self._parts, self._scores(score), strict=True)]
         return Units(self._in_row([places for places, _ in found]), [n for _, counts in found for n in counts])

@@ -45,7 +45,9 @@ def plan(rules: Rules, evidence: Evidence, seed: int, memory: Memory) -> Plan:
     most = [active - 1 for active in tally.active]
     wanted = [min(max(count, 0), limit) for count, limit in zip(rules.prune_counts(tally, step), most, strict=True)]
     chosen = rules.prune_units(evidence, wanted, memory)
-    pruned = _settle(rules, evidence, chosen, _room(rules, evidence, random.key(seed, step)))
+    if "sampled_gradient" in rules.needs and (named := rules.candidates(tally, step, random.key(seed, step))):
+        evidence.candidates = evidence.free_among(named)
+    pruned = _settle(rules, evidence, chosen)
     tally = replace(tally, pruned=tuple(pruned.counts))
     counts = _allot(rules, evidence, tally, random.key(seed, step, len(tally.pruned)))
     grown = rules.grow_units(evidence, counts, random.key(seed, step)) if any(counts) else evidence.nothing
@@ -73,18 +75,12 @@ def _allot(rules: Rules, evidence: Evidence, tally: Tally, key: int) -> list[int
     return grown
 
 
-def _room(rules: Rules, evidence: Evidence, key: int) -> Sequence[int]:
-    """How many places of each layer may grow: the free ones, or those of them that are looked at."""
-    named = rules.candidates(evidence.tally, evidence.step, key) if "sampled_gradient" in rules.needs else None
-    return evidence.tally.free if named is None else evidence.free_among(named).counts
-
-
-def _settle(rules: Rules, evidence: Evidence, chosen: Units, room: Sequence[int]) -> Units:
+def _settle(rules: Rules, evidence: Evidence, chosen: Units) -> Units:
     """What really goes: no layer empties, and all that goes has a place to return."""
     tally = evidence.tally
     limits = [active - 1 for active in tally.active]
     if rules.regrows_in_place and "changing_budget" not in rules.needs:
-        limits = list(map(min, limits, room))
+        limits = list(map(min, limits, tally.free if evidence.candidates is None else evidence.candidates.counts))
     if any(count > limit for count, limit in zip(chosen.counts, limits, strict=True)):
         chosen = _smallest_among(evidence, list(map(min, chosen.counts, limits)), chosen.positions)
     return chosen if rules.regrows_in_place else _fit_into_room(evidence, chosen)

@@ -16,7 +16,7 @@ _KNOWN: "WeakValueDictionary[int, DistributedDataParallel]" = WeakValueDictionar
 def average(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
     """Replace each tensor by its mean over the ranks that average the gradient of the parameter beside it, if any."""
     for tensor, parameter in pairs:
-        wrapper = _wrapper_of(parameter)
+        wrapper = _wrapper_of(parameter) if len(tensor) else None
         if wrapper is not None:
             tensor.div_(dist.get_world_size(wrapper.process_group))
             dist.all_reduce(tensor, group=wrapper.process_group)

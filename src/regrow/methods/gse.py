@@ -50,5 +50,4 @@ class GSE(Method):
         return grow.draw_places([ceil(self.sample * active) if free else 0 for active, free in pairs], tally, key)
 
     def grow_units(self, evidence: Evidence, counts: Sequence[int], key: int) -> Units:
-        among = self.candidates(evidence.tally, evidence.step, key)
-        return evidence.largest_free(counts, lambda units: self.growth_score(units.gradient), among)
+        return evidence.largest_free(counts, lambda units: self.growth_score(units.gradient), evidence.candidates)

@@ -213,7 +213,10 @@ class Method(ABC):
         return gradient.abs()
 
     def candidates(self, tally: Tally, step: int, key: int) -> Units | None:
-        """The places among which growth looks, for a method that needs "sampled_gradient"; None for all."""
+        """The places among which growth looks, for a method that needs "sampled_gradient"; None for all.
+
+        Those that are free are `evidence.candidates` when it grows.
+        """
         return None
 
     # What is carried from one rewiring to the next

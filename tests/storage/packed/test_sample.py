@@ -148,6 +148,12 @@ def test_layers_that_took_no_part_grow_the_first_candidates():
     assert all(torch.equal(mask, masks[1][name]) for name, mask in masks[0].items())
 
 
+def test_a_network_without_free_places_keeps_all_its_weights():
+    dense, packed = pair(regrow.GSE(sparsity=0.0, period=1, until=40))
+    assert_same(dense.train(2), packed.train(2))
+    assert packed.sparse.active == packed.sparse.budget
+
+
 def test_every_parameter_group_has_its_candidates():
     def make(model):
         first, *others = model.parameters()

@@ -53,6 +53,8 @@ class ListedPart(Part):
 
     def _known(self, places: Tensor, among: Tensor | None) -> Tensor:
         """Where the free ones of some places are among those with a gradient."""
+        if among is not None and torch.equal(among, places):
+            return torch.arange(len(places), device=places.device)
         if among is not None:
             free = free_among(self.active, among)
             at = torch.searchsorted(places, free)

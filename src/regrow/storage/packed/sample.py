@@ -15,8 +15,9 @@ from regrow.core.selections import Listed, free_among, which_are_free
 from regrow.core.units import Layer
 from regrow.kernels.gpu import is_capturing
 from regrow.storage.packed.gradients import Gradient
-from regrow.storage.packed.growth import Best
-from regrow.storage.packed.places import Places, overwrite, places_of_units
+from regrow.storage.packed.growth import Best, no_gradient
+from regrow.storage.packed.places import Places, has_kernels, overwrite, places_of_ascending, places_of_units
+from regrow.storage.packed.renumber import logical_order
 
 
 class Sample:
@@ -55,7 +56,7 @@ class Sample:
         self._passing: dict[int, list[tuple[int, Tensor]]] = {}
         if not self._is_captured:
             self._seen: Tensor | None = None
-        if self.places and self.places[0].device.type == "cpu":
+        if self.places and has_kernels(self.places[0].device):
             self._hold([])
 
     def to(self, device: torch.device) -> None:
@@ -70,7 +71,8 @@ class Sample:
     def seen(self) -> Tensor:
         """The gradient of the step so far, of one layer after the other."""
         if self._seen is None:
-            self._seen = torch.zeros(self.starts[-1], dtype=self._dtype, device=self.places[0].device)
+            device = self.places[0].device if self.places else None
+            self._seen = torch.zeros(self.starts[-1], dtype=self._dtype, device=device)
         return self._seen
 
     def of_layer(self, number: int) -> Tensor:
@@ -123,15 +125,18 @@ class Share:
 
     def result(self, places: Places) -> Best:
         """The free ones among the candidates."""
+        if not self.wanted:
+            return no_gradient(places, 0)
         units, order = self.sample.places[self.number].by_unit()
         free = which_are_free(Listed(places.by_unit()[0]), units)
         gradients = self.sample.of_layer(self.number).index_select(0, order.index_select(0, free))
-        extreme = gradients.abs().amax() if len(gradients) else gradients.new_zeros(())
-        return Best(units.index_select(0, free), gradients, extreme)
+        return Best(units.index_select(0, free), gradients, torch.cat([gradients, gradients.new_zeros(1)]).abs().amax())
 
 
 def places_of_candidates(layer: Layer, units: Tensor) -> Places:
     """On a CPU each once, as kernels want them; on a GPU as many as were named, so that a captured graph fits all."""
-    if units.device.type == "cpu":
-        units = free_among(Listed(units[:0]), units)
-    return places_of_units(layer, units)[0]
+    if not has_kernels(units.device):
+        return places_of_units(layer, units)[0]
+    units = free_among(Listed(units[:0]), units)
+    is_ascending = layer.unit_dims == logical_order(layer)
+    return (places_of_ascending if is_ascending else places_of_units)(layer, units)[0]
