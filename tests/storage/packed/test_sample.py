@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import regrow
 from regrow.methods import Method
+from regrow.storage.packed import places, sample
 
 GSE = regrow.GSE(sparsity=0.8, period=2, until=40)
 EVERY_STEP = regrow.GSE(sparsity=0.6, period=1, until=100)
@@ -146,6 +147,29 @@ def test_layers_that_took_no_part_grow_the_first_candidates():
         optimizer.step()
         masks.append(sparse.masks())
     assert all(torch.equal(mask, masks[1][name]) for name, mask in masks[0].items())
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("num_passes", [1, 2])
+def test_where_steps_are_captured_it_looks_every_time_and_always_in_the_same_memory(
+    num_passes, set_to_none, monkeypatch
+):
+    """As on a GPU, but that every step is taken by Python."""
+    for module in (places, sample):
+        monkeypatch.setattr(module, "has_kernels", lambda device: False)
+    monkeypatch.setattr(sample, "is_capturing", lambda: True)
+    runs = pair(regrow.GSE(sparsity=0.8, period=3, until=40), kernels="dense")
+    (pack,) = runs[1].sparse.storage.packs
+    addresses = set()
+    for _ in range(7):
+        for run in runs:
+            run.optimizer.zero_grad(set_to_none)
+            for images, labels in zip(run.images.chunk(num_passes), run.labels.chunk(num_passes), strict=True):
+                cross_entropy(run.model(images), labels).backward()
+            run.optimizer.step()
+        addresses.add((*(own.index.data_ptr() for own in pack.sample.places), pack.sample.seen.data_ptr()))
+        assert_same(*runs)
+    assert len(addresses) == 1
 
 
 def test_a_network_without_free_places_keeps_all_its_weights():
