@@ -89,6 +89,14 @@ def test_what_all_runs_share_is_said_once() -> None:
     assert [label(config, without=shared) for config in configs] == ["DSR", "SET"]
 
 
+def test_how_first_weights_are_scaled_is_no_matter_of_the_method() -> None:
+    scaled = [make_config({"method": m, "sparsity": 0.9, "start": {"rescale": "density"}}) for m in ("DSR", "SET")]
+    assert shared_departures(scaled) == ["first weights scaled"]
+    plain = make_config({"method": "RigL", "sparsity": 0.9})
+    usual = usual_departures([*scaled, plain])
+    assert [label(config, usual=usual) for config in (scaled[0], plain)] == ["DSR", "RigL, first weights as drawn"]
+
+
 def test_what_most_runs_share_is_said_of_those_that_do_not() -> None:
     slow = {"sparsity": 0.9, "optimizer": {"lr": 0.05}}
     configs = [make_config({"method": name, **slow}) for name in ("Static", "SET", "DSR")]

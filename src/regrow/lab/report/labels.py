@@ -27,7 +27,7 @@ FAMILIES = ("Full dense", "Thin dense", "Static", "Compressed", "SET", "DeepR", 
 
 _NOT_IN_A_LABEL = ("model", "data", "seed", "epochs", "max_steps", "method.name", "method.sparsity")
 _IN_EPOCHS = ("method.until", "method.begin")  # the defaults of methods are steps and do not compare
-_OF_METHODS = ("method.", "start", "stretch", "width")
+_OF_METHODS = ("method.", "stretch", "width")
 _ORDER = ("start", "start.rescale", "method.granularity", "method.scope", "stretch", "method.until")
 _OTHER_RUN_MAY_SAY = ("model", "data", "seed", "epochs", "method.sparsity")
 
@@ -129,7 +129,7 @@ def usual_departures(configs: Sequence[Config]) -> dict[str, str]:
 
 
 def _not_of_methods(config: Config) -> dict[str, str]:
-    return {key: text for key, text in departures(config).items() if not key.startswith(_OF_METHODS)}
+    return {key: text for key, text in departures(config).items() if key != "start" and not key.startswith(_OF_METHODS)}
 
 
 def paper_run(config: Config, **settings: Any) -> Config:

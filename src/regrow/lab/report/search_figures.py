@@ -40,7 +40,7 @@ def _picture(experiment: Experiment, setting: str, found: Sequence[Series]) -> P
             log_axis(axes.xaxis, lambda value: f"{value:g}")
         axes.set_xlabel(title)
         score_axis(axes, score, [own for series in found for group in series.groups for own in group.scores])
-        axes.set_ylabel(axes.get_ylabel().replace("test ", "held-out ", 1))
+        axes.set_ylabel(axes.get_ylabel().replace("test ", "held-out ", 1).replace(" (lower is better)", ""))  # is long
         return spots
 
     name = f"{experiment.slug}-searched-{slug(setting.rpartition('.')[2])}"

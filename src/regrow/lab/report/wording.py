@@ -42,6 +42,8 @@ def not_departed(key: str, config: Config, whose: str) -> str:
     >>> not_departed("optimizer.lr", make_config({"method": "DSR", "sparsity": 0.9}), "the paper's")
     "the paper's lr"
     """
+    if key == "start.rescale":
+        return "first weights as drawn"
     return f"{whose} {key.removesuffix('.name').replace('_', ' ') if key.endswith('.name') else name_of(key, config)}"
 
 
