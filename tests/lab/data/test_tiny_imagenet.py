@@ -112,6 +112,8 @@ def test_several_archives_are_named_after_one_another(files: dict[str, bytes], t
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert result.stdout.split() == [str(tmp_path / "cache" / "mini_imagenet")]
+    for path in (tmp_path / "cache" / "mini_imagenet").iterdir():
+        assert path.stat().st_mode & 0o044 == 0o044  # a cache may be for several people
 
 
 def test_pictures_that_are_not_those_are_refused(files: dict[str, bytes], tmp_path: Path):

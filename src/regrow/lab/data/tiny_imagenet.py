@@ -63,6 +63,7 @@ def _write(path: Path, tensors: dict[str, Tensor], digest: str) -> None:
     from safetensors.torch import save_file
 
     save_file(tensors, path, sealed({"pictures": digest}, tensors))
+    path.chmod(0o644)  # it is its owner's alone otherwise, and caches may be for several
 
 
 def is_whole(path: Path, *, digest: str) -> bool:
