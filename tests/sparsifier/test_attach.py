@@ -22,6 +22,13 @@ def test_the_network_is_sparse_at_once_and_the_budget_is_exact():
     assert sparse.history == []
 
 
+def test_what_comes_back_says_what_it_is():
+    model = two_layers()
+    sparse = regrow.attach(model, sgd(model), regrow.DSR(sparsity=0.9))
+    assert repr(sparse) == "<Sparsifier DSR, step 0: 90 of 900 weights in 2 layers>"
+    assert [layer.density for layer in sparse.layers] == [0.1, 0.1]
+
+
 def test_nothing_of_the_users_is_replaced_or_renamed():
     model = two_layers()
     optimizer = sgd(model)
