@@ -45,14 +45,23 @@ def plan(rules: Rules, evidence: Evidence, seed: int, memory: Memory) -> Plan:
     most = [active - 1 for active in tally.active]
     wanted = [min(max(count, 0), limit) for count, limit in zip(rules.prune_counts(tally, step), most, strict=True)]
     chosen = rules.prune_units(evidence, wanted, memory)
-    if "sampled_gradient" in rules.needs and (named := rules.candidates(tally, step, random.key(seed, step))):
-        evidence.candidates = evidence.free_among(named)
+    named = candidates(rules, tally, step, seed)
+    evidence.candidates = None if named is None else evidence.free_among(named)
     pruned = _settle(rules, evidence, chosen)
     tally = replace(tally, pruned=tuple(pruned.counts))
     counts = _allot(rules, evidence, tally, random.key(seed, step, len(tally.pruned)))
     grown = rules.grow_units(evidence, counts, random.key(seed, step)) if any(counts) else evidence.nothing
     _check_fits(rules, grown, tally)
     return Plan(pruned, grown, rules.next_memory(memory, tally))
+
+
+def candidates(rules: Rules, tally: Tally, step: int, seed: int, are_wanted: bool = True) -> Units | None:
+    """The places whose gradients a method wants, none of them while they are not wanted; None for all there are."""
+    if "sampled_gradient" not in rules.needs or "free_gradient" in rules.needs:
+        return None
+    if not are_wanted:
+        return Units(torch.empty(0, dtype=torch.int64), [0] * len(tally.active))
+    return rules.candidates(tally, step, random.key(seed, step))
 
 
 def _check_fits(rules: Rules, grown: Units, tally: Tally) -> None:

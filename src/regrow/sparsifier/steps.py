@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from regrow.core import random
-from regrow.core.evidence import Units
-from regrow.core.rewire import plan
+from regrow.core.rewire import candidates, plan
 from regrow.core.row import Tally
 from regrow.distributed.wrappers import has_ranks
 from regrow.kernels.gpu import is_capturing
@@ -197,13 +195,11 @@ class Steps:
         """Tell the storage before a step by whose gradients the network will grow."""
         if self._foresighted is not None:
             step = self.number + 1
-            is_due, nothing = self.method.is_due(step), [0] * len(self.tally.active)
-            counts = self.method.prune_counts(self._tally_at(step), step) if is_due else nothing
-            among = None
-            if "free_gradient" not in self.method.needs:
-                among = Units(torch.empty(0, dtype=torch.int64), nothing)
-                if is_due or is_first:  # when there may be a graph to capture, which needs to know how many there are
-                    among = self.method.candidates(self._tally_at(step), step, random.key(self.seed, step))
+            is_due = self.method.is_due(step)
+            tally = self._tally_at(step) if is_due else self.tally
+            counts = self.method.prune_counts(tally, step) if is_due else [0] * len(tally.active)
+            # A graph that is captured before the first rewiring needs to know how many there are.
+            among = candidates(self.method, tally, step, self.seed, are_wanted=is_due or is_first)
             self._foresighted.expect_growth(counts, self.method.growth_score, among)
 
     # What is remembered of rewirings
