@@ -11,7 +11,7 @@ from regrow.core.units import Layer, cut
 from regrow.files.stored import Part, SparseTensor
 from regrow.kernels.cpu.choose import Choices
 from regrow.sparsifier.layers import usual_weights
-from regrow.sparsifier.steps import steps_of
+from regrow.sparsifier.live import steps_of
 from regrow.storage.base import StorageKind
 from regrow.storage.computed_weights import check_replaceable, leave_out_unfit, owners_of
 from regrow.storage.optimizer_state import state_like

@@ -19,8 +19,8 @@ from regrow.files.packed import choices_to_load, fill, keys_of_vectors, names_of
 from regrow.files.positions import entropy
 from regrow.files.stored import DTYPES, bad
 from regrow.kernels.cpu.choose import Choices
+from regrow.sparsifier.live import steps_of
 from regrow.sparsifier.sparsifier import Sparsifier
-from regrow.sparsifier.steps import steps_of
 from regrow.sparsifier.summary import LayerInfo, summarise
 from regrow.storage.base import StorageKind
 from regrow.storage.check_masks import num_strays

@@ -18,10 +18,11 @@ from regrow.methods.method import NEEDS, Method
 from regrow.sparsifier.hints import hint, of_endless_method, of_lost_signals, of_other_settings
 from regrow.sparsifier.layers import Selection, choose_layers
 from regrow.sparsifier.left_dense import left_dense, of_much
+from regrow.sparsifier.live import steps_of
 from regrow.sparsifier.resume import start_of
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.sparsifier.state import checked
-from regrow.sparsifier.steps import Steps, steps_of
+from regrow.sparsifier.steps import Steps
 from regrow.sparsifier.wrapped import owner_of_state
 from regrow.storage import STORAGES
 from regrow.storage.base import Start, StorageKind

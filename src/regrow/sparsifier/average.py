@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from regrow.core.names import clean, named_parameters, unwrap
+from regrow.sparsifier.live import steps_of
 from regrow.sparsifier.sparsifier import Sparsifier
-from regrow.sparsifier.steps import steps_of
 from regrow.storage.base import Carried, dtype_of_gradient
 from regrow.storage.packed.topology_tag import mark_of
 

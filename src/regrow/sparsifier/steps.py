@@ -1,7 +1,6 @@
 """What happens in a training step: gradients are masked, effects act, and the network is rewired when that is due."""
 
 import copy
-import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -9,7 +8,7 @@ from operator import add, is_
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from regrow.core.rewire import candidates, plan
@@ -17,16 +16,14 @@ from regrow.core.row import Tally
 from regrow.distributed.wrappers import has_ranks
 from regrow.kernels.gpu import is_capturing
 from regrow.methods.method import Method
-from regrow.sparsifier import copies
+from regrow.sparsifier import copies, live
 from regrow.sparsifier.belonging import Belonging
 from regrow.sparsifier.history import MOST_RECORDS, Callbacks, Rewiring
-from regrow.sparsifier.hooks import EVERYWHERE, EveryStep, Gradients, StepHooks
+from regrow.sparsifier.hooks import EVERYWHERE, Gradients, StepHooks
 from regrow.sparsifier.ranks import compare_ranks
 from regrow.sparsifier.state import as_state
 from regrow.storage.base import Foresighted, Rewirable, Storage
 from regrow.storage.optimizer_state import SeenState
-
-_LIVE: "weakref.WeakSet[Steps]" = weakref.WeakSet()
 
 
 class Steps:
@@ -67,9 +64,7 @@ class Steps:
     def settle(self, model: nn.Module | None) -> None:
         """Everything is in its place now; from here on it is watched that it stays there."""
         self.belonging = Belonging(model, self.optimizer, self.storage)
-        copies.guard(self.optimizer, _copy_all_on)
-        _LIVE.add(self)
-        _EVERY_STEP.start()
+        live.enter(self)
 
     @property
     def are_on(self) -> bool:
@@ -288,11 +283,7 @@ class Steps:
         """Take the hooks off."""
         self.storage.release(self.optimizer)
         self._hooks.remove()
-        _LIVE.discard(self)
-        if not any(steps.optimizer is self.optimizer for steps in _LIVE):
-            copies.release(self.optimizer)
-        if not _LIVE:
-            _EVERY_STEP.stop()
+        live.leave(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Steps":
         """The same on the copied model and optimizer, of which the optimizer's own copy may have brought it already."""
@@ -309,21 +300,3 @@ class Steps:
         return twin
 
     __reduce_ex__ = copies.refuse_pickling
-
-
-def steps_of(parameters: Sequence[Tensor]) -> list[Steps]:
-    """Those in which any of these parameters is kept sparse already."""
-    ours = {id(parameter) for parameter in parameters}
-    return [steps for steps in _LIVE if any(id(p) in ours for p in steps.storage.parameters)]
-
-
-def _check_other(optimizer: Optimizer) -> None:
-    for steps in list(_LIVE):
-        steps.belonging.check_other(optimizer)
-
-
-def _copy_all_on(optimizer: Optimizer, memo: dict[int, Any]) -> None:
-    copy.deepcopy([steps for steps in _LIVE if steps.optimizer is optimizer], memo)
-
-
-_EVERY_STEP = EveryStep(_check_other)
