@@ -7,6 +7,7 @@ compiling, changes not a bit of what comes out. A search of 20,000 cases and mor
 """
 
 import copy
+import gc
 import io
 import itertools
 from functools import partial
@@ -293,9 +294,11 @@ def search(part, idle):
 
 @pytest.fixture(scope="module", autouse=True)
 def group_of_one():
+    gc.freeze()  # Python is asked for wrappers at every first step, and need not look through all that tests hold
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+    gc.unfreeze()
 
 
 @search(3, IDLE)
