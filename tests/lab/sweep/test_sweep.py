@@ -26,7 +26,7 @@ from regrow.lab.run.folder import RunFolder
 from regrow.lab.run.loop import Options, train
 from regrow.lab.sweep.backlog import Backlog, Outcome
 from regrow.lab.sweep.lanes import train_in_lanes
-from regrow.lab.sweep.outcome import Ending
+from regrow.lab.sweep.outcome import Ending, result_in
 from regrow.lab.sweep.progress import Board
 from regrow.lab.sweep.signals import stop_on_signals
 from regrow.lab.sweep.sweep import sweep
@@ -76,6 +76,18 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path):
     assert f"because {bad.id} failed" in outcome.failed[child.id]
     assert f"{good.id}  done" in said
     assert f"{bad.id}  failed" in said
+
+
+def test_a_run_that_was_too_short_to_rewire_is_told_so(tmp_path: Path):
+    configs = [small(epochs=1, method={"period": period}) for period in (4, 100)]
+    for config in configs:
+        train(config, tmp_path, Options(threads=1))
+    rewired, still = (str(result_in(RunFolder(tmp_path / config.id))) for config in configs)
+    assert "rewire" not in rewired
+    assert still.endswith("; DSR was not due to rewire in its 10 steps, see method.period")
+    static = small(epochs=1, method={"name": "Static"})
+    train(static, tmp_path, Options(threads=1))
+    assert "rewire" not in str(result_in(RunFolder(tmp_path / static.id)))
 
 
 def test_a_run_starts_when_its_parent_is_finished_and_finished_ones_are_skipped(tmp_path: Path):

@@ -1,9 +1,10 @@
 """How runs end: done, stopped or failed, and that in a sentence."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from regrow.lab.config import Config
 from regrow.lab.data import FetchError
 from regrow.lab.report.formats import duration
 from regrow.lab.run.folder import BadRun, InUse, RunFolder
@@ -46,8 +47,18 @@ def ended_by(error: Exception) -> Ending:
 def result_in(folder: RunFolder, how: str = "done") -> Ending:
     """Of a run that has come to its end, now or before."""
     try:
-        summary, score = folder.summary(), folder.config().data.score
+        summary, config = folder.summary(), folder.config()
         assert summary is not None
-        return Ending("done", f"{how}: {score.text(summary[score.key])} in {duration(summary['seconds'])}")
+        score, still = config.data.score, _if_it_never_rewired(config, summary)
+        return Ending("done", f"{how}: {score.text(summary[score.key])} in {duration(summary['seconds'])}{still}")
     except BadRun as error:
         return Ending("failed", str(error))
+
+
+def _if_it_never_rewired(config: Config, summary: Mapping[str, Any]) -> str:
+    """What is compared with others as a method that rewires, and was shorter than its first period, is static."""
+    num_steps = int(summary["steps"])
+    method = config.make_method(max(1, num_steps // int(summary["epochs"])))
+    if not method.rewires or any(map(method.is_due, range(1, num_steps + 1))):
+        return ""
+    return f"; {config.method_name} was not due to rewire in its {num_steps:,} steps, see method.period"
