@@ -185,6 +185,7 @@ def test_misspelt_components_and_fields_are_answered_with_the_nearest():
     for settings, sentence in [
         ({"model": "lenet_300"}, "did you mean 'lenet_300_100'"),
         ({"model": {"hidden": 3}}, r"say which model has hidden: model\.name=\.\.\.; there are: gpt, lenet_300_100"),
+        ({"model": "xyz"}, r"there are: gpt, .*; yours come with regrow --import FILE$"),
         ({"optimizer": "AdmW"}, "did you mean 'AdamW'"),
         ({"optimizer": "rmsprop"}, "did you mean 'RMSprop'"),
         ({"optimizer": {"name": "AdmW"}, "learning_rate": None}, "no optimizer 'AdmW'"),  # before what it would need

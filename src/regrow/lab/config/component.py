@@ -172,7 +172,9 @@ def read_component(kind: str, given: Any) -> Any:
         told = cls.parse(name)
         if told is not None:
             return cls.read({**told, **rest})
-    raise ValueError(f"there is no {kind} {name!r}; {suggest(name, _names(kind))}")
+    near = suggest(name, _names(kind))
+    yours = "" if near.startswith("did you mean") else "; yours come with regrow --import FILE"
+    raise ValueError(f"there is no {kind} {name!r}; {near}{yours}")
 
 
 def _names(kind: str) -> list[str]:
