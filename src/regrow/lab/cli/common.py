@@ -100,15 +100,22 @@ def given_on_top(
     return [*(f"{key}={value}" for key, value in named.items() if value is not None), *(overrides or [])]
 
 
+def check_alone(what: str) -> None:
+    """Refuse to be one of several processes that torchrun starts."""
+    from regrow.lab.run.ranks import are_started_together
+
+    if are_started_together():
+        raise ValueError(f"{what} is one process, which starts others itself; leave torchrun to `regrow train`")
+
+
 def share_threads(threads: int | None, jobs: int) -> int | None:
     """Of each run's own where nobody said: those there are, shared among runs side by side."""
     return threads or (max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None)
 
 
-def make_options(device: str, threads: int | None, compiles: bool | None, save_every: float) -> "Options":
+def choose_device(device: str) -> str:
+    """What `auto` is here; one that is not here is refused."""
     import torch
-
-    from regrow.lab.run.loop import Options
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -120,5 +127,12 @@ def make_options(device: str, threads: int | None, compiles: bool | None, save_e
         raise ValueError(f"there is no device {device!r}; say cpu, cuda, cuda:1, or auto")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here; leave --device out or say --device cpu")
+    return device
+
+
+def make_options(device: str, threads: int | None, compiles: bool | None, save_every: float) -> "Options":
+    from regrow.lab.run.loop import Options
+
+    device = choose_device(device)
     compiles = device.startswith("cuda") if compiles is None else compiles
     return Options(device=device, threads=threads, compiles=compiles, save_every=save_every)

@@ -1,10 +1,12 @@
 """The commands that train, or say what they would."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from regrow.lab.cli.common import (
@@ -22,6 +24,8 @@ from regrow.lab.cli.common import (
     SaveEvery,
     Store,
     Threads,
+    check_alone,
+    choose_device,
     err,
     explained,
     given_on_top,
@@ -61,17 +65,24 @@ def train(
     threads: Threads = None,
     compile_: Compile = None,
     save_every: SaveEvery = 30.0,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Under torchrun: a part of every weight in each process, not all in each.")
+    ] = False,
 ) -> None:
     """Train one run, with the paper's settings for its network and method where nothing else is said.
 
-    Interrupted, it goes on where it was when the same command is given again; finished, it is left alone.
+    Interrupted, it goes on where it was when the same command is given again; finished, it is left alone. Several
+    processes train it together under torchrun.
 
     Example: `regrow train --method DSR --sparsity 0.99 --epochs 20 method.prune=300`
+
+    Example: `torchrun --nproc-per-node 2 -m regrow train --method DSR --sparsity 0.99 --epochs 20`
     """
     from regrow.lab.config import make_config
     from regrow.lab.config.experiment import nest, parse_override
     from regrow.lab.config.paper import merge
     from regrow.lab.run.folder import bring_again
+    from regrow.lab.run.ranks import leave, meet
     from regrow.lab.sweep.outcome import EXIT_CODES
     from regrow.lab.sweep.progress import Board
     from regrow.lab.sweep.sweep import train_here
@@ -82,20 +93,27 @@ def train(
     settings: Settings = {}
     for key, value in [*pairs, *map(parse_override, overrides or [])]:
         settings = merge(settings, nest(key, value))
+    ranks, device = meet(choose_device(device), compile_, shards=shard)
     bring_again(runs)
-    config = make_config(settings)
-    options = make_options(device, threads, compile_, save_every)
-    if dry_run:
+    config = ranks.together(lambda: make_config(settings))
+    options = replace(make_options(device, threads, compile_, save_every), ranks=ranks)
+    if dry_run and ranks.is_first:
         from regrow.lab.report.show import show_config
 
         out.print(show_config(config), "", sep="\n")
         list_runs([config], runs, options, at_once=1)
+    if dry_run:
+        leave()
         return
-    with Board(err) as board:
+    with Board(err if ranks.is_first else Console(quiet=True)) as board:
         ending = train_here(config, runs, options, board)
+    if ending.kind == "failed" and not ranks.is_first:
+        err.print(f"rank {ranks.rank} {ending}", soft_wrap=True, markup=False)
     if ending.kind != "done":
         raise typer.Exit(EXIT_CODES[ending.kind])
-    out.print(str(runs / config.id), soft_wrap=True, markup=False)
+    if ranks.is_first:
+        out.print(str(runs / config.id), soft_wrap=True, markup=False)
+    leave()
 
 
 @explained
@@ -130,6 +148,7 @@ def sweep(
     from regrow.lab.sweep.progress import Board
     from regrow.lab.sweep.sweep import sweep as train_all
 
+    check_alone("a sweep")
     given = given_on_top(overrides, epochs, precision, storage)
     bring_again(runs)
     configs = [c for c in read_experiment(experiment, given) if not only or any(part in c.id for part in only)]

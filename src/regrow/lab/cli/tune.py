@@ -24,6 +24,7 @@ from regrow.lab.cli.common import (
     SaveEvery,
     Store,
     Threads,
+    check_alone,
     err,
     explained,
     given_on_top,
@@ -71,6 +72,7 @@ def tune(
     from regrow.lab.sweep.sweep import sweep
     from regrow.lab.sweep.tune import look_at, trials_of
 
+    check_alone("a search")
     bring_again(runs)
     searches = [
         search

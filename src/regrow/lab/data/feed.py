@@ -25,9 +25,19 @@ class Data(Protocol):
     def test_batch_size(self) -> int: ...
 
     def training_batches(
-        self, epoch: int, seed: int, batch_size: int, *, device: torch.device, first: int = 0
+        self,
+        epoch: int,
+        seed: int,
+        batch_size: int,
+        *,
+        device: torch.device,
+        first: int = 0,
+        rank: int = 0,
+        num_ranks: int = 1,
     ) -> Batches:
-        """Inputs and targets of one epoch, from batch number `first` on."""
+        """Inputs and targets of one epoch, from batch number `first` on; of each batch the part that is a rank's."""
 
-    def evaluation_batches(self, batch_size: int, *, device: torch.device) -> Batches:
-        """All there is to test on, in order."""
+    def evaluation_batches(
+        self, batch_size: int, *, device: torch.device, rank: int = 0, num_ranks: int = 1
+    ) -> Batches:
+        """All there is to test on, in order; of each batch the part that is a rank's."""

@@ -87,11 +87,17 @@ class ImageFolder:
         return _decode_ahead(parts, decode, self.train_labels, num_workers, device)
 
     def evaluation_batches(
-        self, batch_size: int, *, device: torch.device | str, num_workers: int = 8
+        self,
+        batch_size: int,
+        *,
+        device: torch.device | str,
+        num_workers: int = 8,
+        rank: int = 0,
+        num_ranks: int = 1,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """All test images, the centre of each, normalized, with labels; the last batch may be smaller."""
-        starts = range(0, self.num_test, batch_size)
-        parts = [list(range(first, min(first + batch_size, self.num_test))) for first in starts]
+        batches = torch.split(torch.arange(self.num_test), batch_size)
+        parts = [batch[rank::num_ranks].tolist() for batch in batches]
 
         def decode(index: int) -> Tensor:
             return centre_crop(self.test_files[index], self.image_size)

@@ -55,16 +55,28 @@ class OnDevice(ABC):
         """Inputs and targets to test on, for numbers below `num_test`."""
 
     def training_batches(
-        self, epoch: int, seed: int, batch_size: int, *, device: torch.device | str | None = None, first: int = 0
+        self,
+        epoch: int,
+        seed: int,
+        batch_size: int,
+        *,
+        device: torch.device | str | None = None,
+        first: int = 0,
+        rank: int = 0,
+        num_ranks: int = 1,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Those of one epoch, from batch number `first` on; what is left over at the end waits for another epoch."""
+        """Those of one epoch, from batch number `first` on; what is left over at the end waits for another epoch.
+
+        `batch_size` is that of all ranks together; each takes its part of every batch.
+        """
         check_batch_size(batch_size, self.num_train, self.name)
         draws, order = self.draws(epoch, seed), self.order(epoch, seed)
-        return (self.batch(chosen, draws) for chosen in whole_batches(order, batch_size)[first:])
+        batches = whole_batches(order, batch_size)[first:]
+        return (self.batch(chosen[rank::num_ranks], draws) for chosen in batches)
 
     def evaluation_batches(
-        self, batch_size: int, *, device: torch.device | str | None = None
+        self, batch_size: int, *, device: torch.device | str | None = None, rank: int = 0, num_ranks: int = 1
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """All there is to test on, in order; the last batch may be smaller."""
-        chosen = torch.arange(self.num_test, device=self.device)
-        return (self.test_batch(chosen[first : first + batch_size]) for first in range(0, len(chosen), batch_size))
+        batches = torch.split(torch.arange(self.num_test, device=self.device), batch_size)
+        return (self.test_batch(chosen[rank::num_ranks]) for chosen in batches)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from regrow.files.atomic import write_atomically
 from regrow.lab.config import Config
 from regrow.lab.config.paper import Settings
 from regrow.lab.run.folder import METRICS, BadRun, RunFolder
@@ -17,10 +16,11 @@ from regrow.lab.run.state import STATE_FORMAT, Training
 def save_checkpoint(folder: RunFolder, config: Config, training: Training, made_with: Settings) -> None:
     """Write where a run is, but never a network that went astray over a good one."""
     training.check_finite()
+    state, content = training.state(), io.BytesIO()  # torch would not tell that a disk is full
     write_tables(folder, training)
-    content = io.BytesIO()  # torch would not tell that a disk is full
-    torch.save({**training.state(), "id": config.id, "made_with": made_with}, content)
-    write_atomically(folder.file("checkpoint.pt"), lambda file: file.write(content.getbuffer()))
+    if training.ranks.is_first:
+        torch.save({**state, "id": config.id, "made_with": made_with}, content)
+    folder.write("checkpoint.pt", content.getbuffer())
 
 
 def read_checkpoint(folder: RunFolder, config: Config) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regrow.files.atomic import remove_leftovers, write_atomically, write_text
+from regrow.files.atomic import remove_leftovers, write_atomically
 from regrow.files.checksum import check_metadata, check_tensors, sealed
 from regrow.lab.config import Config, imports, read_config
 from regrow.lab.config.paper import Settings
@@ -157,8 +157,15 @@ class RunFolder:
             raise BadRun(f"{path} has format {found}, this version of regrow reads format {FORMAT}")
         return content
 
+    def write(self, name: str, content: bytes | memoryview) -> None:
+        """Whatever is written to a folder goes this way."""
+        write_atomically(self.file(name), lambda file: file.write(content))
+
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        write_text(self.file(name), json.dumps(content, indent=1) + "\n")
+        self.write(name, f"{json.dumps(content, indent=1)}\n".encode())
+
+    def remove(self, name: str) -> None:
+        self.file(name).unlink(missing_ok=True)
 
     def read_table(self, name: str) -> list[Row]:
         """A CSV file of numbers; an empty field is left out of its row. No file is no rows."""
@@ -179,7 +186,7 @@ class RunFolder:
         writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
         writer.writeheader()
         writer.writerows(rows)
-        write_text(self.file(name), text.getvalue())
+        self.write(name, text.getvalue().encode())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         from safetensors.torch import save
@@ -188,8 +195,7 @@ class RunFolder:
         stored = {
             key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()
         }
-        payload = save(stored, sealed({}, stored))
-        write_atomically(self.file(f"{name}.safetensors"), lambda file: file.write(payload))
+        self.write(f"{name}.safetensors", save(stored, sealed({}, stored)))
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         from safetensors import SafetensorError

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from regrow.lab.config import Config
 from regrow.lab.config.paper import Settings
@@ -15,7 +17,9 @@ from regrow.lab.run import provenance
 from regrow.lab.run.checkpoints import read_checkpoint, save_checkpoint, write_tables
 from regrow.lab.run.compile import describe_kernels
 from regrow.lab.run.folder import FORMAT, RunFolder
-from regrow.lab.run.start import begin
+from regrow.lab.run.ranks import ALONE, Ranks
+from regrow.lab.run.spread import whole
+from regrow.lab.run.start import begin, build_model
 from regrow.lab.run.state import Training
 from regrow.lab.run.steps import choose_steps
 from regrow.lab.sweep.branches import hand_on
@@ -44,6 +48,7 @@ class Options:
 
     The number of threads, and whether the network is compiled, can change the last bits; a run that goes on does as
     when it began. `branches`: runs that begin as this one does, and are given its state where their ways part.
+    `ranks`: the processes that train a run together; how many they are can change as much as the order of data.
     """
 
     device: str = "cpu"
@@ -51,6 +56,7 @@ class Options:
     compiles: bool = False
     save_every: float = 30.0
     branches: tuple[Config, ...] = ()
+    ranks: Ranks = ALONE
     on_progress: Callable[[Progress], object] = lambda progress: None
     should_stop: Callable[[], bool] = lambda: False
 
@@ -67,10 +73,11 @@ def train(config: Config, root: Path, options: Options) -> None:
 
 def train_by_steps(config: Config, root: Path, options: Options) -> Iterator[None]:
     """The same, with a pause after every step, so that several runs can take turns."""
-    folder = RunFolder(root / config.id)
-    with folder.lock():
-        folder.check(config)
-        if not folder.is_finished:
+    ranks, folder = options.ranks, options.ranks.folder(root / config.id)
+    with ExitStack() as stack:
+        ranks.together(lambda: stack.enter_context(folder.lock()))
+        ranks.together(lambda: folder.check(config))
+        if not ranks.told(lambda: folder.is_finished):
             yield from _train(config, folder, options)
 
 
@@ -90,25 +97,23 @@ def on_own_stream(steps: Iterator[None], device: str) -> Iterator[None]:
 
 
 def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None]:
-    saved = read_checkpoint(folder, config)
+    ranks = options.ranks
+    saved = ranks.told(lambda: read_checkpoint(folder, config))
     threads = saved["threads"] if saved else options.threads
     if threads:
         torch.set_num_threads(threads)
     torch.backends.cudnn.deterministic = True  # or convolutions would add up in another order each time
     device = torch.device(options.device)
-    made_with = provenance.joined(saved.get("made_with", {}) if saved else {}, provenance.collect(device))
-    data = config.data.for_run(_data(config.data, device), config)
-    beginning = begin(config, data, folder.path.parent)
+    made_now = provenance.collect(device) | ranks.provenance
+    made_with = provenance.joined(saved.get("made_with", {}) if saved else {}, made_now)
+    data = config.data.for_run(ranks.in_turn(lambda: _data(config.data, device)), config)
+    beginning = ranks.together(lambda: begin(config, data, folder.path.parent))
     initial_weights = {name: value.clone() for name, value in beginning.model.state_dict().items()}
-    is_compiled = saved["is_compiled"] if saved else options.compiles
-    training = Training(config, data, device, beginning, is_compiled)
-    folder.claim(config)
+    is_compiled = (saved["is_compiled"] if saved else options.compiles) and not ranks.is_joined
+    training = ranks.together(lambda: Training(config, data, device, beginning, is_compiled, ranks))
+    ranks.together(partial(_open_folder, folder, training, {} if saved else initial_weights))
     if saved:
-        training.load(saved)
-    else:
-        folder.write_tensors("initial_weights", initial_weights)
-        folder.write_tensors("initial_topology", training.sparse.masks())
-        training.note_layers()
+        ranks.together(partial(training.load, saved))
     del saved, initial_weights
 
     is_time_to_tell, is_time_to_note, is_time_to_save = _Every(0.2), _Every(1.0), _Every(options.save_every)
@@ -124,20 +129,29 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
             training.seconds = time.monotonic() - began
             if is_time_to_tell():
                 options.on_progress(_progress(training))
-            if options.should_stop():
-                save_checkpoint(folder, config, training, made_with)
+            is_to_stop, is_to_save = ranks.any(options.should_stop(), is_time_to_save())
+            if is_to_stop or is_to_save:
+                ranks.together(lambda: save_checkpoint(folder, config, training, made_with))
+            if is_to_stop:
                 raise Stopped(f"stopped at step {training.step} of {training.num_steps}; run it again to go on")
-            if is_time_to_save():
-                save_checkpoint(folder, config, training, made_with)
             yield
         tested = steps.evaluate()
         yield  # waits are short when the others have their tests on the way, too
-        training.finish_epoch(*tested.read())
+        ranks.together(partial(training.finish_epoch, *training.total(tested).read()))
         training.seconds = time.monotonic() - began
         if is_time_to_note():
             write_tables(folder, training)
         options.on_progress(_progress(training))
-    _finish(folder, training, made_with)
+    ranks.together(lambda: _finish(folder, training, made_with))
+
+
+def _open_folder(folder: RunFolder, training: Training, initial_weights: dict[str, Tensor]) -> None:
+    """Make it this run's, and keep what the run begins with, if it does begin."""
+    folder.claim(training.config)
+    if initial_weights:
+        folder.write_tensors("initial_weights", initial_weights)
+        folder.write_tensors("initial_topology", training.sparse.masks())
+        training.note_layers()
 
 
 @cache
@@ -149,12 +163,14 @@ def _data(data: NamedData, device: torch.device) -> Data:
 def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
     masks = training.sparse.masks()
     is_sparse = training.sparse.target < sum(mask.numel() for mask in masks.values())
-    size = size_of(training.model, masks if is_sparse else {})
+    model = build_model(training.config, training.data) if training.ranks.shards else training.model
+    size = size_of(model, masks if is_sparse else {})
     num_bytes = training_bytes(training.sparse)
     if training.config.storage == "packed":
         training.sparse.detach()  # dense weights again, as they are read everywhere
+    final_weights = whole(training.model.state_dict())
     write_tables(folder, training)
-    folder.write_tensors("final_weights", training.model.state_dict())
+    folder.write_tensors("final_weights", final_weights)
     folder.write_tensors("final_topology", masks)
     folder.write_json(
         "summary.json",
@@ -174,7 +190,7 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
                 "parameters": size.parameters,
                 "bits": size.bits,
             },
-            "flops": count_flops(training.model, training.data.image_shape, masks),
+            "flops": count_flops(model, training.data.image_shape, masks),
             "layers": [
                 {"name": layer.name, "shape": list(layer.shape), "active": layer.active, "sparsity": layer.sparsity}
                 for layer in training.sparse.layers
@@ -189,7 +205,7 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
             },
         },
     )
-    folder.file("checkpoint.pt").unlink(missing_ok=True)
+    folder.remove("checkpoint.pt")
 
 
 def _other_score(training: Training) -> dict[str, float | None]:

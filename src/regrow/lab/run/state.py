@@ -15,6 +15,8 @@ from regrow.lab.data.batches import check_batch_size
 from regrow.lab.models import sparse_layers
 from regrow.lab.run.compile import compiled
 from regrow.lab.run.folder import Row
+from regrow.lab.run.ranks import ALONE, Ranks
+from regrow.lab.run.spread import dealt_to_model, dealt_to_optimizer, replicate, shard, whole
 from regrow.lab.run.start import Beginning
 from regrow.size import largest_unit
 
@@ -65,6 +67,7 @@ class Training:
     device: torch.device
     beginning: Beginning
     is_compiled: bool = False
+    ranks: Ranks = ALONE
     step: int = 0
     seconds: float = 0.0
     metrics: list[Row] = field(default_factory=list)
@@ -73,12 +76,15 @@ class Training:
     def __post_init__(self) -> None:
         config = self.config
         check_batch_size(config.batch_size, self.data.num_train, str(config.data))
+        self.ranks.check_batch_size(config.batch_size)
         self.steps_per_epoch = self.data.num_train // config.batch_size
         self.num_steps = config.num_steps(self.steps_per_epoch)
         self.rate_of = config.rates(self.steps_per_epoch)
         self.model = self.beginning.model.to(self.device)
         self.model.to(memory_format=self._memory_format)  # type: ignore[call-overload]
         self.judge = compiled(self._judge) if self.is_compiled else self._judge
+        if self.ranks.shards:
+            shard(self.model, self.ranks.count, self.device)
         self.optimizer = config.optimizer.build(self.model.parameters(), self.rate_of(0), self.device)
         self.sparse = regrow.attach(
             self.model,
@@ -91,6 +97,9 @@ class Training:
             rescale=config.start.rescale,
         )
         self._check_budget()
+        self._network = self.model
+        if self.ranks.is_joined and not self.ranks.shards:  # at the end, as packing gives a network other parameters
+            self._network = replicate(self.model, self.device)
         self.meter = new_meter(self.device)
 
     def _check_budget(self) -> None:
@@ -127,7 +136,7 @@ class Training:
         if inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=self._memory_format)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-            logits = self.model(inputs)
+            logits = (self._network if self.model.training else self.model)(inputs)
             loss = functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
         return loss, (logits.argmax(-1) == targets).sum()
 
@@ -143,8 +152,8 @@ class Training:
         self.meter.add(loss, hits, targets.numel())
 
     def check_finite(self) -> None:
-        """The sum of the losses stays NaN or infinite once one of them was."""
-        if not isfinite(float(self.meter.loss)):
+        """The sum of the losses stays NaN or infinite once one of them was, on whichever rank."""
+        if not isfinite(float(self.total(self.meter).loss)):
             raise NotFinite(
                 f"the training loss is not finite any more (epoch {self.epoch + 1}, step {self.step}); lower the "
                 "learning rate, e.g. optimizer.lr=0.01"
@@ -153,7 +162,7 @@ class Training:
     def finish_epoch(self, test_loss: float, test_accuracy: float) -> None:
         """Note how the epoch went."""
         self.check_finite()
-        train_loss, train_accuracy = self.meter.read()
+        train_loss, train_accuracy = self.total(self.meter).read()
         self.metrics.append(
             {
                 "epoch": self.epoch + 1,
@@ -171,6 +180,21 @@ class Training:
         self.note_layers()
         self.meter.set()
 
+    def total(self, meter: Meter) -> Meter:
+        """What all ranks have summed up together."""
+        if not self.ranks.is_joined:
+            return meter
+        loss, hits, seen = self.ranks.everyones([meter.loss, meter.hits, meter.seen]).sum(0)
+        return Meter(loss, hits, int(seen))
+
+    def _set_meter(self, rows: Tensor) -> None:
+        """As many ranks as there were go on with their own sums, so that not a bit is added up otherwise."""
+        if len(rows) == self.ranks.count:
+            loss, hits, seen = rows[self.ranks.rank].tolist()
+        else:
+            loss, hits, seen = (rows.sum(0) * self.ranks.is_first).tolist()
+        self.meter.set(loss, hits, int(seen))
+
     def note_layers(self) -> None:
         self.layers.append({"epoch": self.epoch, **{layer.name: layer.active for layer in self.sparse.layers}})
 
@@ -184,16 +208,16 @@ class Training:
             "is_compiled": self.is_compiled,
             "metrics": self.metrics,
             "layers": self.layers,
-            "meter": [self.meter.loss, self.meter.hits, self.meter.seen],
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "sparse": self.sparse.state_dict(),
+            "meters": self.ranks.everyones([self.meter.loss, self.meter.hits, self.meter.seen]),
+            "model": whole(self.model.state_dict()),
+            "optimizer": whole(self.optimizer.state_dict()),
+            "sparse": whole(self.sparse.state_dict()),
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.model.load_state_dict(dealt_to_model(state["model"], self.model))
+        self.optimizer.load_state_dict(dealt_to_optimizer(state["optimizer"], self.optimizer))
         self.sparse.load_state_dict(state["sparse"])
-        self.meter.set(*state["meter"])
+        self._set_meter(torch.as_tensor(state["meters"]) if "meters" in state else torch.tensor([state["meter"]]))
         self.step, self.seconds = state["step"], state["seconds"]
         self.metrics, self.layers = state["metrics"], state["layers"]

@@ -27,10 +27,11 @@ class Steps(Protocol):
 
 
 def choose_steps(training: Training) -> Steps:
-    """Captured where the device and the data allow it."""
+    """Captured where the device and the data allow it, and nobody is to be waited for within a step."""
     is_on_gpu = training.device.type == "cuda" and isinstance(training.data, OnDevice)
     is_packed = training.config.storage == "packed"  # whose rewirings change the sizes of layers
-    return CapturedSteps(training) if is_on_gpu and not is_packed else EagerSteps(training)
+    is_alone = not training.ranks.is_joined
+    return CapturedSteps(training) if is_on_gpu and is_alone and not is_packed else EagerSteps(training)
 
 
 class EagerSteps:
@@ -41,9 +42,9 @@ class EagerSteps:
         self._batches: Iterator[tuple[Tensor, Tensor]] = iter(())
 
     def begin_epoch(self, first: int) -> None:
-        training = self._training
+        training, config = self._training, self._training.config
         self._batches = training.data.training_batches(
-            training.epoch, training.config.seed, training.config.batch_size, device=training.device, first=first
+            training.epoch, config.seed, config.batch_size, device=training.device, first=first, **training.ranks.part
         )
 
     def step(self) -> None:
@@ -59,11 +60,14 @@ class EagerSteps:
 
 @torch.no_grad()
 def evaluate(training: Training) -> Meter:
-    """Loss and hits on all there is to test on."""
-    meter, data = new_meter(training.device), training.data
+    """Loss and hits on all there is to test on, of which each rank is given a part."""
+    meter, data, ranks = new_meter(training.device), training.data, training.ranks
+    ranks.share_buffers(training.model)
     training.model.eval()
-    for inputs, targets in data.evaluation_batches(data.test_batch_size, device=training.device):
-        meter.add(*training.judge(inputs, targets), targets.numel())
+    for inputs, targets in data.evaluation_batches(data.test_batch_size, device=training.device, **ranks.part):
+        loss, hits = training.judge(inputs, targets)
+        if targets.numel():  # the last batch may have none for this rank, which the others' layers may wait for
+            meter.add(loss, hits, targets.numel())
     training.model.train()
     return meter
 

@@ -43,6 +43,7 @@ def train_here(config: Config, root: Path, options: Options, board: Board) -> En
 
 def _train_here(config: Config, root: Path, options: Options, board: Board) -> Ending:
     board.begin(config.id)
-    with stop_on_signals() as should_stop:
+    is_alone = not options.ranks.is_joined  # torchrun hands on what may have reached all of them already
+    with stop_on_signals(second_counts=is_alone) as should_stop:
         told = replace(options, on_progress=partial(board.update, config.id), should_stop=should_stop)
         return how_it_ends(partial(train, config, root, told), RunFolder(root / config.id))
