@@ -58,6 +58,17 @@ def test_a_script_of_ones_own_that_was_stopped_goes_on_to_the_same_bits(monkeypa
     assert again["accuracy"]() > 0.2  # by chance 0.1
 
 
+def test_ray_tune_searches_sparsity_and_learning_rate(tmp_path):
+    pytest.importorskip("ray.tune")
+    words = [sys.executable, str(EXAMPLES / "ray_tune.py"), "--quick", "--out", str(tmp_path)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^sparsity (\S+): (\S+) weights, (\S+)% with .* after (\d) of 3", done.stdout, re.MULTILINE)
+    assert [(sparsity, weights) for sparsity, weights, *_ in found] == [("0.9", "26,620"), ("0.98", "5,324")]
+    assert float(found[0][2]) > 60  # by chance 10
+    assert found[0][3] == "3"
+
+
 def test_a_walk_along_the_command_line_interrupts_a_sweep_goes_on_and_ends_with_a_file(tmp_path):
     command = tmp_path / "bin" / "regrow"  # as it is installed
     command.parent.mkdir()

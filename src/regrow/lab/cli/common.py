@@ -130,9 +130,11 @@ def choose_device(device: str) -> str:
     return device
 
 
-def make_options(device: str, threads: int | None, compiles: bool | None, save_every: float) -> "Options":
+def make_options(
+    device: str, threads: int | None, compiles: bool | None, save_every: float, *, is_here: bool = True
+) -> "Options":
     from regrow.lab.run.loop import Options
 
-    device = choose_device(device)
+    device = choose_device(device) if is_here else device
     compiles = device.startswith("cuda") if compiles is None else compiles
     return Options(device=device, threads=threads, compiles=compiles, save_every=save_every)

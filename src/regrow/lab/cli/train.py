@@ -1,6 +1,7 @@
 """The commands that train, or say what they would."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -132,6 +133,10 @@ def sweep(
     threads: Threads = None,
     compile_: Compile = None,
     save_every: SaveEvery = 30.0,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="RAY", help="`ray`, the Ray cluster that is there; or `ray://HOST:PORT`, one elsewhere."),
+    ] = None,
 ) -> None:
     """Train all runs of an experiment; those that are finished are skipped, those that were interrupted go on.
 
@@ -144,6 +149,7 @@ def sweep(
     """
     from regrow.lab.config.experiment import read_experiment
     from regrow.lab.run.folder import bring_again
+    from regrow.lab.sweep.cluster import connected, device_of_cluster
     from regrow.lab.sweep.lanes import MOST_LANES
     from regrow.lab.sweep.progress import Board
     from regrow.lab.sweep.sweep import sweep as train_all
@@ -154,13 +160,16 @@ def sweep(
     configs = [c for c in read_experiment(experiment, given) if not only or any(part in c.id for part in only)]
     if not configs:
         raise ValueError(f"none of the runs of {experiment} has {' or '.join(map(repr, only or []))} in its id")
-    options = make_options(device, share_threads(threads, jobs), compile_, save_every)
-    at_once = lanes if options.device.startswith("cuda") else jobs
     if dry_run:
-        list_runs(configs, runs, options, at_once or MOST_LANES)
+        options = make_options(device, None, compile_, save_every)
+        list_runs(configs, runs, options, (lanes if options.device.startswith("cuda") else jobs) or MOST_LANES)
         return
-    with Board(err) as board:
-        outcome = train_all(configs, runs, options, at_once, board)
+    with connected(on) if on else nullcontext() as ray:
+        device = device_of_cluster(ray, device) if ray else device
+        options = make_options(device, share_threads(threads, jobs), compile_, save_every, is_here=not ray)
+        at_once = lanes if options.device.startswith("cuda") else jobs
+        with Board(err) as board:
+            outcome = train_all(configs, runs, options, at_once, board, ray)
     tell(configs, runs, outcome)
 
 

@@ -62,7 +62,7 @@ class Board:
             self._shown = now
             self._draw()
             if not self._live:
-                self._say("; ".join(map(in_a_sentence, self._lines())))
+                self.say("; ".join(map(in_a_sentence, self._lines())))
 
     def end(self, run: str, ending: Ending, dropped: Sequence[str] = ()) -> None:
         """A run has ended: its line goes, and a sentence stays. Those that were to start from it are `dropped`."""
@@ -73,14 +73,14 @@ class Board:
         for child in dropped:
             self._waiting.pop(child)
         self._draw()
-        self._say(f"{run}  {ending}")
+        self.say(f"{run}  {ending}")
 
     def _draw(self) -> None:
         with suppress(OSError):  # a terminal that is gone keeps no run from being saved
             if self._live:
                 self._live.update(as_table(self._lines(), self.console.width), refresh=True)
 
-    def _say(self, sentence: str) -> None:
+    def say(self, sentence: str) -> None:
         with suppress(OSError):
             self.console.print(sentence, soft_wrap=True, highlight=False, markup=False)
 

@@ -1,14 +1,16 @@
-"""Training many runs, or one: in this process, in lanes on a GPU, or in processes on a CPU."""
+"""Training many runs, or one: in this process, in lanes on a GPU, in processes on a CPU, or on a cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 from regrow.lab.config import Config
 from regrow.lab.run.folder import RunFolder
 from regrow.lab.run.loop import Options, train
 from regrow.lab.sweep.backlog import Backlog, Outcome
+from regrow.lab.sweep.cluster import train_on_ray
 from regrow.lab.sweep.lanes import train_in_lanes
 from regrow.lab.sweep.outcome import Ending, how_it_ends, result_in
 from regrow.lab.sweep.plan import make_plan
@@ -17,10 +19,21 @@ from regrow.lab.sweep.progress import Board
 from regrow.lab.sweep.signals import stop_on_signals
 
 
-def sweep(configs: Sequence[Config], root: Path, options: Options, at_once: int | None, board: Board) -> Outcome:
-    """Train all runs that are not finished, some at a time; one that fails does not stop the rest."""
+def sweep(
+    configs: Sequence[Config],
+    root: Path,
+    options: Options,
+    at_once: int | None,
+    board: Board,
+    ray: ModuleType | None = None,
+) -> Outcome:
+    """Train all runs that are not finished, some at a time, here or on a Ray cluster; one may fail without the rest."""
     backlog = Backlog(configs, root, board)
-    side_by_side = train_in_lanes if options.device.startswith("cuda") else train_in_processes
+    side_by_side: Callable[..., None] = train_in_processes
+    if ray:
+        side_by_side = partial(train_on_ray, ray=ray)
+    elif options.device.startswith("cuda"):
+        side_by_side = train_in_lanes
     with stop_on_signals() as should_stop:
         side_by_side(backlog, root, options, at_once, board, should_stop)
     return backlog.close()
