@@ -4,8 +4,8 @@
     python examples/ray_tune.py --quick    # 4 short trials on made-up pictures
 
 A method is a value, so that a trial is a plain function of its settings; what a trial reports are the numbers that
-`sparse.metrics()` tells, beside the accuracy. There is nothing of regrow's in between. Tried out is what was held out of
-the training set, and weights are counted, too: the last table has the best of each sparsity.
+`sparse.metrics()` tells, beside the accuracy. There is nothing of regrow's in between. Trials are judged by a part of
+the training set that was held out; the last lines tell the best of each sparsity.
 """
 
 import argparse

@@ -1,6 +1,10 @@
 """Class folders of pictures give the same batches for the same numbers, whatever the threads do."""
 
+import subprocess
+import sys
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -10,7 +14,7 @@ import torch
 
 from regrow.lab import data
 from regrow.lab.data.folder import MEAN, STD
-from regrow.lab.data.pictures import centre_crop, random_box, random_crop
+from regrow.lab.data.pictures import CentreCut, Pixels, RandomCut, random_box
 
 image = pytest.importorskip("PIL.Image")
 
@@ -68,6 +72,49 @@ def test_batches_do_not_depend_on_the_threads(folder: data.ImageFolder) -> None:
         assert torch.equal(labels, same_labels)
 
 
+def test_processes_give_what_threads_give(folder: data.ImageFolder) -> None:
+    """Also when the reader stops early, and when one of them cannot read its picture."""
+    processes = replace(folder, num_processes=2)
+    for one, other in (
+        (folder.training_batches(1, 7, 2, device="cpu"), processes.training_batches(1, 7, 2, device="cpu")),
+        (folder.evaluation_batches(4, device="cpu"), processes.evaluation_batches(4, device="cpu")),
+    ):
+        for (images, labels), (same_images, same_labels) in zip(one, other, strict=True):
+            assert torch.equal(images, same_images)
+            assert torch.equal(labels, same_labels)
+    batches = processes.training_batches(0, 0, 2, device="cpu")
+    next(batches)
+    batches.close()
+    missing = replace(processes, test_files=(folder.root / "gone.jpg", *folder.test_files[1:]))
+    with pytest.raises(ValueError, match=r"gone\.jpg cannot be read as a picture"):
+        next(missing.evaluation_batches(4, device="cpu"))
+    assert not [path for path in Path("/dev/shm").glob("psm_*") if path.stat().st_size == 4 * 24 * 24 * 3]
+
+
+def test_processes_end_with_the_one_that_was_killed(root: Path) -> None:
+    program = f"""
+from regrow.lab import data
+from dataclasses import replace
+if __name__ == "__main__":
+    folder = replace(data.open_folder({str(root)!r}, image_size=24), num_processes=1)
+    batches = folder.evaluation_batches(4, device="cpu")
+    next(batches)
+    import multiprocessing
+    print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+    input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{child}/stat").exists() and Path(f"/proc/{child}/stat").read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_ranks_share_a_batch(folder: data.ImageFolder) -> None:
     whole = next(folder.training_batches(0, 0, 6, device="cpu", num_workers=2))
     for rank in (0, 1):
@@ -93,21 +140,21 @@ def gradient(path: Path, width: int, height: int) -> None:
 
 def test_the_centre_is_cut_out_of_a_slightly_larger_picture(tmp_path: Path) -> None:
     gradient(tmp_path / "wide.png", 200, 64)
-    cut = centre_crop(tmp_path / "wide.png", 56)  # the shorter side is 64 already, as 256 is for 224
-    assert cut.shape == (3, 56, 56)
-    assert cut[0, 0].tolist() == list(range(72, 128))
-    assert cut[1, :, 0].tolist() == list(range(4, 60))
+    cut = CentreCut(tmp_path / "wide.png", 56)()  # the shorter side is 64 already, as 256 is for 224
+    assert cut.shape == (56, 56, 3)
+    assert cut[0, :, 0].tolist() == list(range(72, 128))
+    assert cut[:, 0, 1].tolist() == list(range(4, 60))
 
 
 def test_a_random_crop_varies_with_epoch_seed_and_picture(tmp_path: Path) -> None:
     gradient(tmp_path / "picture.png", 120, 90)
 
-    def cut(epoch: int, seed: int, index: int) -> torch.Tensor:
-        return random_crop(tmp_path / "picture.png", 32, epoch=epoch, seed=seed, index=index)
+    def cut(epoch: int, seed: int, index: int) -> Pixels:
+        return RandomCut(tmp_path / "picture.png", 32, epoch, seed, index)()
 
-    assert torch.equal(cut(0, 0, 0), cut(0, 0, 0))
-    assert all(not torch.equal(cut(0, 0, 0), cut(*other)) for other in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
-    flipped = [bool(cut(epoch, 0, 0)[0, 0, 0] > cut(epoch, 0, 0)[0, 0, -1]) for epoch in range(200)]
+    assert np.array_equal(cut(0, 0, 0), cut(0, 0, 0))
+    assert all(not np.array_equal(cut(0, 0, 0), cut(*other)) for other in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
+    flipped = [bool(cut(epoch, 0, 0)[0, 0, 0] > cut(epoch, 0, 0)[0, -1, 0]) for epoch in range(200)]
     assert 0.35 < sum(flipped) / 200 < 0.65
 
 

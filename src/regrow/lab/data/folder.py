@@ -1,8 +1,7 @@
-"""Pictures in class folders under train/ and val/, as ImageNet comes: too large for the device, decoded by threads."""
+"""Pictures in class folders under train/ and val/, as ImageNet comes: too large for the device, decoded on the way."""
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -14,19 +13,22 @@ from regrow.lab.config.component import Settings, component
 from regrow.lab.data.batches import check_batch_size, epoch_order, whole_batches
 from regrow.lab.data.cache import cache_root
 from regrow.lab.data.dataset import normalize, per_channel
+from regrow.lab.data.decoding import CutOf, Parts, by_processes, by_threads, cores_for_each
 from regrow.lab.data.named import NamedData
-from regrow.lab.data.pictures import centre_crop, random_crop
+from regrow.lab.data.pictures import CentreCut, RandomCut
 from regrow.lab.data.sources import Progress
 
 MEAN = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 STD = (0.229 * 255, 0.224 * 255, 0.225 * 255)
-_SUFFIXES = {".jpeg", ".jpg", ".png"}
-_BATCHES_AHEAD = 2
+SUFFIXES = {".jpeg", ".jpg", ".png"}
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFolder:
-    """Files and labels of a data set on disk; classes are numbered in the order of their folders' names."""
+    """Files and labels of a data set on disk; classes are numbered in the order of their folders' names.
+
+    They are decoded by so many processes, or by threads of this one if that is 0.
+    """
 
     root: Path
     classes: tuple[str, ...]
@@ -35,6 +37,7 @@ class ImageFolder:
     test_files: tuple[Path, ...]
     test_labels: tuple[int, ...]
     image_size: int = 224
+    num_processes: int = 0
 
     @property
     def test_batch_size(self) -> int:
@@ -79,12 +82,11 @@ class ImageFolder:
         """
         check_batch_size(batch_size, self.num_train, str(self.root))
         order = epoch_order(self.num_train, epoch=epoch, seed=seed)
-        parts = [batch[rank::num_ranks].tolist() for batch in whole_batches(order, batch_size)[first:]]
-
-        def decode(index: int) -> Tensor:
-            return random_crop(self.train_files[index], self.image_size, epoch=epoch, seed=seed, index=index)
-
-        return _decode_ahead(parts, decode, self.train_labels, num_workers, device)
+        chosen = [batch[rank::num_ranks].tolist() for batch in whole_batches(order, batch_size)[first:]]
+        files, size = self.train_files, self.image_size
+        return self._batches(
+            chosen, lambda i: RandomCut(files[i], size, epoch, seed, i), self.train_labels, num_workers, device
+        )
 
     def evaluation_batches(
         self,
@@ -97,16 +99,35 @@ class ImageFolder:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """All test images, the centre of each, normalized, with labels; the last batch may be smaller."""
         batches = torch.split(torch.arange(self.num_test), batch_size)
-        parts = [batch[rank::num_ranks].tolist() for batch in batches]
+        chosen = [batch[rank::num_ranks].tolist() for batch in batches]
+        files, size = self.test_files, self.image_size
+        return self._batches(chosen, lambda i: CentreCut(files[i], size), self.test_labels, num_workers, device)
 
-        def decode(index: int) -> Tensor:
-            return centre_crop(self.test_files[index], self.image_size)
+    def _batches(
+        self, parts: Parts, cut_of: CutOf, labels: Sequence[int], num_workers: int, device: torch.device | str
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Normalized on the device, with their labels."""
+        device = torch.device(device)
+        mean, std = per_channel(MEAN, device), per_channel(STD, device)
+        if self.num_processes:
+            batches = by_processes(parts, cut_of, self.image_size, self.num_processes, device)
+        else:
+            batches = by_threads(parts, cut_of, self.image_size, num_workers)
+        with closing(batches):  # also when the reader stops early
+            for images, part in zip(batches, parts, strict=True):
+                targets = torch.tensor([labels[index] for index in part], dtype=torch.int64)
+                if device.type == "cuda":
+                    images, targets = (each if each.is_cuda else each.pin_memory() for each in (images, targets))
+                yield normalize(images.to(device, non_blocking=True), mean, std), targets.to(device, non_blocking=True)
 
-        return _decode_ahead(parts, decode, self.test_labels, num_workers, device)
 
+def open_folder(
+    root: Path | str | None = None, *, image_size: int = 224, device: torch.device | str = "cpu"
+) -> ImageFolder:
+    """Find the pictures under train/CLASS/ and val/CLASS/; by default in the cache, under imagenet.
 
-def open_folder(root: Path | str | None = None, *, image_size: int = 224) -> ImageFolder:
-    """Find the pictures under train/CLASS/ and val/CLASS/; by default in the cache, under imagenet."""
+    A GPU is fed by a process on every core, a CPU by threads: it has no core to spare.
+    """
     home = Path(root) if root else cache_root() / "imagenet"
     for part in ("train", "val"):
         if not (home / part).is_dir():
@@ -120,7 +141,8 @@ def open_folder(root: Path | str | None = None, *, image_size: int = 224) -> Ima
             f"{home / 'val'} has classes that train has not: {', '.join(strangers[:3])}; sort it the same way"
         )
     train, test = (_find(home / part, classes) for part in ("train", "val"))
-    return ImageFolder(home, classes, *train, *test, image_size=image_size)
+    num_processes = cores_for_each() if torch.device(device).type == "cuda" else 0
+    return ImageFolder(home, classes, *train, *test, image_size=image_size, num_processes=num_processes)
 
 
 def _find(folder: Path, classes: tuple[str, ...]) -> tuple[tuple[Path, ...], tuple[int, ...]]:
@@ -128,42 +150,12 @@ def _find(folder: Path, classes: tuple[str, ...]) -> tuple[tuple[Path, ...], tup
         (file, label)
         for label, name in enumerate(classes)
         for file in sorted((folder / name).glob("*"))
-        if file.suffix.lower() in _SUFFIXES
+        if file.suffix.lower() in SUFFIXES
     ]
     if not found:
         raise ValueError(f"no pictures (.jpg, .jpeg, .png) in the class folders of {folder}")
     files, labels = zip(*found, strict=True)
     return files, labels
-
-
-def _decode_ahead(
-    parts: list[list[int]],
-    decode: Callable[[int], Tensor],
-    labels: tuple[int, ...],
-    num_workers: int,
-    device: torch.device | str,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches in order, while threads already decode the next ones."""
-    mean, std = per_channel(MEAN, device), per_channel(STD, device)
-    pin = torch.device(device).type == "cuda"
-    pool = ThreadPoolExecutor(num_workers)
-    ahead: deque[tuple[list[Future[Tensor]], Tensor]] = deque()
-    waiting = iter(parts)
-    try:
-        while True:
-            while len(ahead) <= _BATCHES_AHEAD and (part := next(waiting, None)) is not None:
-                futures = [pool.submit(decode, index) for index in part]
-                ahead.append((futures, torch.tensor([labels[index] for index in part])))
-            if not ahead:
-                return
-            futures, batch_labels = ahead.popleft()
-            images = torch.stack([future.result() for future in futures])
-            if pin:
-                images, batch_labels = images.pin_memory(), batch_labels.pin_memory()
-            images = images.to(device, non_blocking=True)
-            yield normalize(images, mean, std), batch_labels.to(device, non_blocking=True)
-    finally:
-        pool.shutdown(cancel_futures=True)  # also when the reader stops early
 
 
 @component
@@ -192,7 +184,7 @@ class Folder(NamedData):
     def open(
         self, device: torch.device | str, root: Path | str | None = None, progress: Progress | None = None
     ) -> ImageFolder:
-        return open_folder(self.path)
+        return open_folder(self.path, device=device)
 
 
 @component
@@ -212,4 +204,4 @@ class ImageNet(NamedData):
     def open(
         self, device: torch.device | str, root: Path | str | None = None, progress: Progress | None = None
     ) -> ImageFolder:
-        return open_folder()
+        return open_folder(device=device)

@@ -2,12 +2,14 @@
 
 import io
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regrow.core.extras import check_installed
@@ -25,22 +27,45 @@ _TEST_MARGIN = 256 / 224  # the test image is cut out of one this much larger
 Box = tuple[int, int, int, int]
 
 
-def random_crop(path: Path, size: int, *, epoch: int, seed: int, index: int) -> Tensor:
-    """A random part of the picture, stretched to a square and mirrored half of the time, for training."""
-    random = Random(key(seed, epoch, index, _PICTURE))
-    picture = read_picture(path)
-    cut = picture.resize((size, size), _bilinear(), box=random_box(*picture.size, random))
-    image = _as_tensor(cut)
-    return image.flip(-1) if random.random() < 0.5 else image
+Pixels = NDArray[np.uint8]
+"""(height, width, 3)."""
 
 
-def centre_crop(path: Path, size: int) -> Tensor:
-    """The centre square of the picture, whose shorter side is first scaled to 256/224 of `size`, for testing."""
-    picture = read_picture(path)
-    scale = round(size * _TEST_MARGIN) / min(picture.size)
-    width, height = (round(side * scale) for side in picture.size)
-    left, top = (width - size) // 2, (height - size) // 2
-    return _as_tensor(picture.resize((width, height), _bilinear()).crop((left, top, left + size, top + size)))
+@dataclass(frozen=True)
+class RandomCut:
+    """A random part of a picture, stretched to a square and mirrored half of the time, for training."""
+
+    path: Path
+    size: int
+    epoch: int
+    seed: int
+    index: int
+
+    def __call__(self) -> Pixels:
+        random = Random(key(self.seed, self.epoch, self.index, _PICTURE))
+        picture = read_picture(self.path)
+        cut = picture.resize((self.size, self.size), _bilinear(), box=random_box(*picture.size, random))
+        pixels = np.array(cut, dtype=np.uint8)
+        return np.ascontiguousarray(pixels[:, ::-1]) if random.random() < 0.5 else pixels
+
+
+@dataclass(frozen=True)
+class CentreCut:
+    """The centre square of a picture, whose shorter side is first scaled to 256/224 of `size`, for testing."""
+
+    path: Path
+    size: int
+
+    def __call__(self) -> Pixels:
+        picture, size = read_picture(self.path), self.size
+        scale = round(size * _TEST_MARGIN) / min(picture.size)
+        width, height = (round(side * scale) for side in picture.size)
+        left, top = (width - size) // 2, (height - size) // 2
+        scaled = picture.resize((width, height), _bilinear())
+        return np.array(scaled.crop((left, top, left + size, top + size)), dtype=np.uint8)
+
+
+Cut = RandomCut | CentreCut
 
 
 def random_box(width: int, height: int, random: Random) -> Box:
