@@ -182,7 +182,9 @@ def train_the_run_of(page: str, folder: Path) -> None:
 
 def type_in(line: str) -> None:
     program, *words = shlex.split(line, comments=True)
-    assert program == "regrow", line
+    if program == "torchrun":  # one process is enough to see whether it has these options
+        words = words[words.index("regrow") + 1 :]
+    assert program in ("regrow", "torchrun"), line
     if words[0] == "data":
         words = ["data"]
     elif words[0] == "train":

@@ -95,6 +95,15 @@ def read_picture(path: Path) -> "Image":
         raise ValueError(f"{path} cannot be read as a picture ({error}); replace or remove it") from error
 
 
+def shrink(picture: "Image", size: int) -> "Image":
+    """It with a shorter side of `size`, unless that is shorter already."""
+    scale = size / min(picture.size)
+    if scale >= 1:
+        return picture
+    width, height = (max(size, round(side * scale)) for side in picture.size)
+    return picture.resize((width, height), _bilinear())
+
+
 def decoded(content: bytes, name: str) -> Tensor:
     """The picture that a file with this content is, whole."""
     check_installed("lab", "reading pictures", "PIL")
