@@ -64,6 +64,7 @@ found = tune.Tuner(
         scheduler=ASHAScheduler(max_t=epochs, grace_period=1, reduction_factor=2),
         metric="accuracy",
         mode="max",
+        reuse_actors=True,
     ),
     run_config=tune.RunConfig(verbose=0, **({"storage_path": arguments.out} if arguments.out else {})),
 ).fit()

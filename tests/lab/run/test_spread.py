@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from regrow.lab.run.spread import dealt_to_model, dealt_to_optimizer, shard, whole
+from regrow.lab.run.spread import dealt, dealt_to_optimizer, shard, whole
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_shards_go_on_with_the_state_of_a_whole_network(a_group: None):
     (plain, of_plain), (sharded, of_sharded) = trained(is_sharded=False), trained(is_sharded=True)
     for _ in range(2):
         step(plain, of_plain)
-    sharded.load_state_dict(dealt_to_model(plain.state_dict(), sharded))
+    sharded.load_state_dict(dealt(plain.state_dict(), sharded.state_dict()))
     of_sharded.load_state_dict(dealt_to_optimizer(of_plain.state_dict(), of_sharded))
     for model, optimizer in ((plain, of_plain), (sharded, of_sharded)):
         step(model, optimizer)

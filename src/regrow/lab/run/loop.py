@@ -150,7 +150,7 @@ def _open_folder(folder: RunFolder, training: Training, initial_weights: dict[st
     folder.claim(training.config)
     if initial_weights:
         folder.write_tensors("initial_weights", initial_weights)
-        folder.write_tensors("initial_topology", training.sparse.masks())
+        folder.write_tensors("initial_topology", whole(training.sparse.masks()))
         training.note_layers()
 
 
@@ -161,7 +161,7 @@ def _data(data: NamedData, device: torch.device) -> Data:
 
 
 def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
-    masks = training.sparse.masks()
+    masks = whole(training.sparse.masks())
     is_sparse = training.sparse.target < sum(mask.numel() for mask in masks.values())
     model = build_model(training.config, training.data) if training.ranks.shards else training.model
     size = size_of(model, masks if is_sparse else {})

@@ -45,28 +45,27 @@ def whole(state: Any) -> Any:
     return state.full_tensor() if _is_shard(state) else state
 
 
-def dealt_to_model(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Of a whole state what this rank has of it."""
-    own = model.state_dict()
-    return {name: _dealt(value, own.get(name)) for name, value in state.items()}
+def dealt(state: Any, like: Any) -> Any:
+    """Of a whole state what this rank has of it, as in its own."""
+    if isinstance(state, Mapping) and isinstance(like, Mapping):
+        return {key: dealt(value, like.get(key)) for key, value in state.items()}
+    if isinstance(state, (list, tuple)) and isinstance(like, (list, tuple)) and len(state) == len(like):
+        return type(state)(map(dealt, state, like))
+    if not _is_shard(like) or not isinstance(state, Tensor) or state.shape != like.shape:
+        return state
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(state.to(like.device), like.device_mesh, like.placements)
 
 
 def dealt_to_optimizer(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
-    """The same of an optimizer's: momentum and the like lie where their weights do."""
+    """The same of an optimizer's, which need not have one yet: momentum and the like lie where their weights do."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     of_each = {
-        number: {name: _dealt(value, parameters[number]) for name, value in own.items()}
+        number: {name: dealt(value, parameters[number]) for name, value in own.items()}
         for number, own in state["state"].items()
     }
     return {**state, "state": of_each}
-
-
-def _dealt(value: Any, like: Any) -> Any:
-    if not _is_shard(like) or not isinstance(value, Tensor) or value.shape != like.shape:
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
 def _is_shard(thing: Any) -> bool:

@@ -16,7 +16,7 @@ from regrow.lab.models import sparse_layers
 from regrow.lab.run.compile import compiled
 from regrow.lab.run.folder import Row
 from regrow.lab.run.ranks import ALONE, Ranks
-from regrow.lab.run.spread import dealt_to_model, dealt_to_optimizer, replicate, shard, whole
+from regrow.lab.run.spread import dealt, dealt_to_optimizer, replicate, shard, whole
 from regrow.lab.run.start import Beginning
 from regrow.size import largest_unit
 
@@ -215,9 +215,9 @@ class Training:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(dealt_to_model(state["model"], self.model))
+        self.model.load_state_dict(dealt(state["model"], self.model.state_dict()))
         self.optimizer.load_state_dict(dealt_to_optimizer(state["optimizer"], self.optimizer))
-        self.sparse.load_state_dict(state["sparse"])
+        self.sparse.load_state_dict(dealt(state["sparse"], self.sparse.state_dict()))
         self._set_meter(torch.as_tensor(state["meters"]) if "meters" in state else torch.tensor([state["meter"]]))
         self.step, self.seconds = state["step"], state["seconds"]
         self.metrics, self.layers = state["metrics"], state["layers"]
