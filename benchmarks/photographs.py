@@ -93,7 +93,7 @@ def input_alone(name: str, folder: ImageFolder, batch: int, seconds: float, devi
     for way, begun in ways.items():
         try:
             told = f"{rate(begun(), batch, seconds, device):,.0f}"
-        except (ImportError, RuntimeError) as error:  # torchvision is not there, or cannot
+        except (ImportError, OSError, RuntimeError) as error:  # torchvision is not there, or cannot
             told = str(error).partition("\n")[0]
         rows.append([name, way, told])
         print(table(rows[-1:]), flush=True)

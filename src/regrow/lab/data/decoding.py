@@ -5,11 +5,10 @@ import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from functools import cache
 from math import prod
+from mmap import mmap
 from multiprocessing import connection, get_context, parent_process
-from multiprocessing.shared_memory import SharedMemory
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -52,7 +51,7 @@ def by_processes(parts: Parts, cut_of: CutOf, size: int, num_processes: int, dev
         slot, numbered = slots[batch % len(slots)], [(place, cut_of(i)) for place, i in enumerate(parts[batch])]
         slot.wait()
         tasks = [numbered[first : first + _AT_ONCE] for first in range(0, len(numbered), _AT_ONCE)]
-        running.append([pool.submit(_decode_into, slot.name, slot.shape, task) for task in tasks])
+        running.append([pool.submit(_decode_into, slot.path, slot.shape, task) for task in tasks])
         return running[-1]
 
     try:
@@ -83,39 +82,33 @@ def _ahead(parts: Parts, submit: Callable[[int], list[T]]) -> Iterator[list[T]]:
     yield from ahead
 
 
-@dataclass
 class _Slot:
-    """Memory for a batch that processes write into and a GPU reads by itself."""
+    """Memory for a batch that processes write into and a GPU reads by itself.
 
-    shape: tuple[int, ...]
-    device: torch.device
-    memory: SharedMemory = field(init=False)
+    It has no name in any file system, where it might find too little room, or stay behind when all are killed.
+    """
 
-    def __post_init__(self) -> None:
-        try:
-            self.memory = SharedMemory(create=True, size=prod(self.shape))
-            os.posix_fallocate(self.memory._fd, 0, prod(self.shape))  # type: ignore[attr-defined]
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"{error.strerror}: batches of {prod(self.shape) / 2**20:.0f} MiB are shared by processes in /dev/shm; "
-                "give it more room, or make batch_size smaller",
-            ) from None
-        self._images = torch.frombuffer(self.memory.buf, dtype=torch.uint8)[: prod(self.shape)].view(self.shape)
-        self._is_pinned = self.device.type == "cuda"
+    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
+        self.shape, self._device = shape, device
+        self._file = os.memfd_create("batch")
+        os.ftruncate(self._file, prod(shape))
+        self._memory = mmap(self._file, prod(shape))
+        self._images = torch.frombuffer(self._memory, dtype=torch.uint8).view(shape)
+        self._is_pinned = device.type == "cuda"
         self._read: torch.cuda.Event | None = None
         if self._is_pinned:
             _cudart().cudaHostRegister(self._images.data_ptr(), self._images.numel(), 0)
 
     @property
-    def name(self) -> str:
-        return self.memory.name
+    def path(self) -> str:
+        """Where the other processes find it."""
+        return f"/proc/{os.getpid()}/fd/{self._file}"
 
     def take(self, count: int) -> Tensor:
         """The first pictures, on the device; on a CPU a copy, since the next batch comes to the same place."""
         if not self._is_pinned:
             return self._images[:count].clone()
-        images = self._images[:count].to(self.device, non_blocking=True)
+        images = self._images[:count].to(self._device, non_blocking=True)
         self._read = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._read.record()
         return images
@@ -130,8 +123,8 @@ class _Slot:
         if self._is_pinned:
             _cudart().cudaHostUnregister(self._images.data_ptr())
         del self._images
-        self.memory.close()
-        self.memory.unlink()
+        self._memory.close()
+        os.close(self._file)
 
 
 def _cudart() -> Any:
@@ -158,13 +151,12 @@ def _belong() -> None:
     Thread(target=end, daemon=True).start()
 
 
-def _decode_into(name: str, shape: tuple[int, ...], numbered: Sequence[tuple[int, Cut]]) -> None:
+def _decode_into(path: str, shape: tuple[int, ...], numbered: Sequence[tuple[int, Cut]]) -> None:
     """What a process does: fill some places of a batch."""
-    memory = SharedMemory(name)
-    batch = np.ndarray(shape, np.uint8, memory.buf)
-    try:
-        for place, cut in numbered:
-            batch[place] = cut()
-    finally:
-        del batch
-        memory.close()
+    with open(path, "r+b") as file, mmap(file.fileno(), prod(shape)) as memory:
+        batch = np.ndarray(shape, np.uint8, memory)
+        try:
+            for place, cut in numbered:
+                batch[place] = cut()
+        finally:
+            del batch  # or the memory could not be closed

@@ -147,10 +147,11 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
 
 def _open_folder(folder: RunFolder, training: Training, initial_weights: dict[str, Tensor]) -> None:
     """Make it this run's, and keep what the run begins with, if it does begin."""
+    masks = whole(training.sparse.masks())
     folder.claim(training.config)
     if initial_weights:
         folder.write_tensors("initial_weights", initial_weights)
-        folder.write_tensors("initial_topology", whole(training.sparse.masks()))
+        folder.write_tensors("initial_topology", masks)
         training.note_layers()
 
 
