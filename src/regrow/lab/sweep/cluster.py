@@ -2,30 +2,25 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from regrow.core.extras import check_installed
-from regrow.files.atomic import write_atomically
-from regrow.lab.config import Config, imports, parent_id, read_config
-from regrow.lab.config.paper import Settings
+from regrow.lab.config import Config, imports, parent_id
 from regrow.lab.run.folder import InUse, RunFolder
-from regrow.lab.run.loop import Options, Progress, train
+from regrow.lab.run.loop import Options, Progress
 from regrow.lab.sweep.backlog import Backlog
-from regrow.lab.sweep.outcome import Ending, how_it_ends
+from regrow.lab.sweep.cluster_worker import Files, Job, Mailbox, read_files, work, write_files
+from regrow.lab.sweep.outcome import Ending
 from regrow.lab.sweep.progress import Board
 
 _MOST_LOSSES = 3
 """A run that is lost more often than that is to blame itself."""
 _PAUSE = 0.2
-Files = dict[str, bytes | None]
-"""Contents by path below a folder of runs; None for a file that is no longer there."""
 
 
 @contextmanager
@@ -78,17 +73,6 @@ def train_on_ray(
                 crew.stop()
 
 
-@dataclass(frozen=True)
-class _Job:
-    """All that a worker is told. `mark`: a file that is in the folder of runs if that is the driver's own."""
-
-    settings: Settings
-    imported: tuple[str, ...]
-    root: Path
-    mark: str
-    options: Options
-
-
 class _Crew:
     """The tasks in flight, and what they send."""
 
@@ -103,7 +87,7 @@ class _Crew:
         if not self._room():
             cpus, gpus = self._needs["num_cpus"], self._needs["num_gpus"]
             raise ValueError(f"no machine of the cluster has {cpus} CPUs and {gpus:g} GPUs for a run; ask for less")
-        self._mailbox: Any = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(_Mailbox).remote()
+        self._mailbox: Any = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(Mailbox).remote()
         self._losses: Counter[str] = Counter()
         self._begun: set[str] = set()
         self._is_stopping = False
@@ -129,10 +113,10 @@ class _Crew:
 
     def start(self, config: Config, branches: tuple[Config, ...]) -> None:
         options = replace(self._options, branches=branches)
-        job = _Job(config.settings(), tuple(imports.brought()), self._root, self._mark, options)
+        job = Job(config.settings(), tuple(imports.brought()), self._root, self._mark, options)
         runs = [config.id, *filter(None, [parent_id(config)])]
-        files = self._ray.put(_read(self._root, runs))  # in a list it stays where it is until it is asked for
-        task = self._ray.remote(max_retries=0, **self._needs)(_work)
+        files = self._ray.put(read_files(self._root, runs))  # in a list it stays where it is until it is asked for
+        task = self._ray.remote(max_retries=0, **self._needs)(work)
         self.going[task.remote(job, self._mailbox, [files])] = config
 
     def listen(self) -> None:
@@ -200,110 +184,9 @@ class _Crew:
                 self._locks[run] = ExitStack()
                 self._locks[run].enter_context(RunFolder(self._root / run).lock())
             if run not in self._elsewhere:
-                _write(self._root, files)
+                write_files(self._root, files)
         except InUse as error:
             self._elsewhere[run] = Ending("elsewhere", str(error))
-
-
-class _Mailbox:
-    """Between the workers and the driver, on the machine that the cluster hangs on."""
-
-    def __init__(self) -> None:
-        self._news: list[tuple[str, Progress | Files]] = []
-        self._is_over = False
-
-    def post(self, run: str, what: Progress | Files) -> bool:
-        """Leave something; whether it is time to stop."""
-        self._news.append((run, what))
-        return self._is_over
-
-    def collect(self) -> list[tuple[str, Progress | Files]]:
-        news, self._news = self._news, []
-        return news
-
-    def stop(self) -> None:
-        self._is_over = True
-
-
-def _work(job: _Job, mailbox: Any, files: list[Any]) -> Ending:
-    """What a worker does: train in the driver's folder, or where that is not to be seen in one of its own, and tell."""
-    import ray
-
-    for name in job.imported:
-        imports.bring(name)
-    config = read_config(job.settings)
-    is_over = False
-
-    def post(what: Progress | Files) -> None:
-        nonlocal is_over
-        try:
-            is_over = ray.get(mailbox.post.remote(config.id, what))
-        except ray.exceptions.RayError:
-            is_over = True  # nobody is left to be told
-
-    def train_in(root: Path, tell: Callable[[Progress], object]) -> Ending:
-        options = replace(job.options, on_progress=tell, should_stop=lambda: is_over)
-        return how_it_ends(partial(train, config, root, options), RunFolder(root / config.id))
-
-    if (job.root / job.mark).exists():
-        return train_in(job.root, post)
-    with TemporaryDirectory(prefix="regrow-") as scratch:
-        copy = _Copy(Path(scratch), ray.get(files[0]))
-
-        def tell(progress: Progress) -> None:
-            post(progress)
-            if changes := copy.changes():
-                post(changes)
-
-        ending = train_in(copy.root, tell)
-        post(copy.changes())
-        return ending
-
-
-class _Copy:
-    """Folders of runs on another machine, and what has changed in them since it was last asked."""
-
-    def __init__(self, root: Path, files: Files) -> None:
-        self.root = root
-        _write(root, files)
-        self._seen = self._look()
-
-    def changes(self) -> Files:
-        """What tells that a run is finished comes last."""
-        now = self._look()
-        changed = sorted((name for name in now if now[name] != self._seen.get(name)), key=_tells_of_the_end)
-        gone = dict.fromkeys(self._seen.keys() - now.keys())
-        self._seen = now
-        return {name: (self.root / name).read_bytes() for name in changed} | gone
-
-    def _look(self) -> dict[str, tuple[int, int]]:
-        found = {str(path.relative_to(self.root)): path.stat() for path in _files(self.root.iterdir())}
-        return {name: (stat.st_mtime_ns, stat.st_ino) for name, stat in found.items()}
-
-
-def _tells_of_the_end(name: str) -> bool:
-    return name.endswith("summary.json")
-
-
-def _files(folders: Iterable[Path]) -> Iterator[Path]:
-    """What is in the folders of runs, but for locks and what is only half written."""
-    for folder in folders:
-        with suppress(OSError):
-            yield from (path for path in folder.iterdir() if path.name != "lock" and not path.name.startswith("."))
-
-
-def _read(root: Path, runs: Iterable[str]) -> Files:
-    return {str(path.relative_to(root)): path.read_bytes() for path in _files(root / run for run in runs)}
-
-
-def _write(root: Path, files: Files) -> None:
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if content is None:
-            path.unlink(missing_ok=True)
-        else:
-            write_atomically(path, lambda file, content=content: file.write(content))  # type: ignore[misc]
 
 
 def _leave_mark(root: Path) -> str:
