@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
+from operator import sub
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regrow.core.quantities import OfChunk, Quantities, Rule, as_numbers, largest_at_each_index, magnitude, refuse_nan
+from regrow.core.quantities import Score as Score
 from regrow.core.row import Chunk, Tally, check_finite, join
+from regrow.core.row import Units as Units
 from regrow.core.selections import (
     Active,
     Kernels,
@@ -25,6 +28,7 @@ from regrow.core.selections import (
     k_smallest,
     k_smallest_each,
     positions_of,
+    without_largest,
 )
 
 
@@ -54,10 +58,6 @@ class Part(ABC):
         """The active units. Not kept: a cycle of references would outlive the rewiring."""
         return OfChunk(self.chunk, self.of_active, lambda: self.places)
 
-    @cached_property
-    def free(self) -> list[int]:
-        return [size - count for size, count in zip(self.chunk.sizes, self.counts, strict=True)]
-
     def below(self, bound: float, scores: Tensor | None) -> tuple[Tensor, list[int]]:
         scores = self.of_active("weight").abs() if scores is None else scores
         places = self.places.index_select(0, positions_of(scores < bound))
@@ -79,7 +79,8 @@ class Part(ABC):
         raise ValueError("of the places that are not active nothing is stored that could be compared")
 
     def draw_free(self, counts: Sequence[int], key: int) -> Tensor:
-        return draw_free(self.chunk, counts, self.free, self.active, key, self.kernels)
+        free = list(map(sub, self.chunk.sizes, self.counts))
+        return draw_free(self.chunk, counts, free, self.active, key, self.kernels)
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class MaskedPart(Part):
         return super().smallest(counts, scores)
 
     def largest_free(self, counts: Sequence[int], score: Rule, among: Tensor | None) -> Tensor:
-        low = self._lowness(score)
+        low = self.lowness(score)
         if among is not None:
             free = free_among(self.active, among)
             room, low = self.chunk.count_per_layer(free), low.index_select(0, free)
@@ -147,7 +148,7 @@ class MaskedPart(Part):
         return found
 
     def largest(self, counts: Sequence[int], score: Rule, floor: Mapping[int, int]) -> Tensor:
-        low = self._lowness(score)
+        low = self.lowness(score)
         refuse_nan(low, self.chunk, self.chunk.sizes)
         if floor:
             first = largest_at_each_index(self.chunk, OfChunk(self.chunk, self.of_all), -low, floor)
@@ -158,23 +159,11 @@ class MaskedPart(Part):
             ]
         return k_smallest_each(low, self.chunk.sizes, counts)
 
-    def _lowness(self, score: Rule) -> Tensor:
+    def lowness(self, score: Rule) -> Tensor:
         """The scores of all places, negative, as a tensor that may be changed."""
         everything = OfChunk(self.chunk, self.of_all)
         scores = as_numbers(score(everything))
         return scores.neg() if everything.holds(scores) else scores.neg_()
-
-
-Score = Tensor | Rule | None
-"""Elementwise: a number for each active unit of the row, or a function of a chunk's units; None for magnitude."""
-
-
-@dataclass(frozen=True)
-class Units:
-    """Some units: their positions in the row, layer after layer, and how many there are of each layer."""
-
-    positions: Tensor
-    counts: Sequence[int]
 
 
 class Evidence(Quantities):
@@ -290,6 +279,16 @@ class Evidence(Quantities):
 
     # Rows and chunks
 
+    def spare_largest(self, chosen: Units, groups: Sequence[Sequence[int]], excesses: Sequence[int]) -> Units:
+        """Less of some active units: of each group of layers the largest, as many weights as are an excess or more."""
+        sizes = self.weight.index_select(0, torch.searchsorted(self.position, chosen.positions)).abs().cpu()
+        goes, counts = without_largest(sizes, chosen.counts, self.tally.unit_sizes, groups, excesses)
+        return Units(chosen.positions[goes.to(chosen.positions.device)], counts)
+
+    def counts_here(self, units: Units) -> Sequence[int]:
+        """How many units of each layer are in a list of positions: not those on other ranks."""
+        return units.counts
+
     @cached_property
     def nothing(self) -> Units:
         return Units(self._parts[0].chunk.bounds[:0], [0] * len(self.tally.active))
@@ -298,12 +297,11 @@ class Evidence(Quantities):
         """Units as places within each chunk, on its device."""
         sizes = [sum(units.counts[part.chunk.own]) for part in self._parts]
         pairs = zip(torch.split(units.positions, sizes), self._parts, strict=True)
-        return [(some - p.chunk.start if p.chunk.start else some).to(p.chunk.device) for some, p in pairs]
+        return [p.chunk.places(some).to(p.chunk.device) for some, p in pairs]
 
     def _in_row(self, places: Sequence[Tensor]) -> Tensor:
         """Places within each chunk as positions in the row."""
-        pairs = zip(places, self._parts, strict=True)
-        return self._in_one([some + p.chunk.start if p.chunk.start else some for some, p in pairs])
+        return self._in_one([part.chunk.positions(some) for some, part in zip(places, self._parts, strict=True)])
 
     def _units(self, places: Sequence[Tensor]) -> Units:
         """Ascending places within each chunk, of which it is not known how many are in each layer."""

@@ -19,7 +19,12 @@ def random_places(chunk: Chunk, counts: Sequence[int], seed: int) -> Tensor:
 def largest_places(chunk: Chunk, counts: Sequence[int], weights: Sequence[Tensor]) -> Tensor:
     """The `counts` largest units of each layer, ascending."""
     magnitude = chunk.flatten(weights).abs()
+    check_start(magnitude, chunk)
+    return k_smallest_each(-magnitude, chunk.sizes, counts)
+
+
+def check_start(magnitude: Tensor, chunk: Chunk) -> None:
+    """Refuse weights that cannot be compared, naming the layer."""
     for layer, part in zip(chunk.layers, chunk.split(magnitude), strict=True):
         if not bool(part.isfinite().all()):
             raise ValueError(f"cannot start by magnitude: {layer.name} has weights that are NaN or infinite")
-    return k_smallest_each(-magnitude, chunk.sizes, counts)

@@ -59,7 +59,7 @@ class OfChunk(Quantities):
         self._places = places or (lambda: torch.arange(chunk.num_units, device=chunk.device))
 
     def look_up(self, name: str) -> Tensor:
-        found = self._places() + self._chunk.start if name == "position" else self._look_up(name)
+        found = self._chunk.positions(self._places()) if name == "position" else self._look_up(name)
         self._shown.append(found)
         return found
 
@@ -78,6 +78,8 @@ class OfChunk(Quantities):
 
 Rule = Callable[[OfChunk], Tensor]
 """A score as a function of a chunk's units: elementwise."""
+Score = Tensor | Rule | None
+"""Elementwise: a number for each active unit of the row, or a function of a chunk's units; None for magnitude."""
 
 
 def magnitude(units: Quantities) -> Tensor:
@@ -108,7 +110,7 @@ def largest_at_each_index(
         by_score = len(scores) - 1 - scores.flip(0).neg().sort(stable=True).indices
     else:
         by_score = scores.neg().sort(stable=True).indices
-    layer_of = torch.searchsorted(chunk.ends, units.position - chunk.start, right=True)
+    layer_of = torch.searchsorted(chunk.ends, chunk.places(units.position), right=True)
     found = [by_score[:0]]
     for dim, count in floor.items():
         group = layer_of * (1 << 40) + units.index(dim)

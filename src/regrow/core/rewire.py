@@ -51,7 +51,7 @@ def plan(rules: Rules, evidence: Evidence, seed: int, memory: Memory) -> Plan:
     tally = replace(tally, pruned=tuple(pruned.counts))
     counts = _allot(rules, evidence, tally, random.key(seed, step, len(tally.pruned)))
     grown = rules.grow_units(evidence, counts, random.key(seed, step)) if any(counts) else evidence.nothing
-    _check_fits(rules, grown, tally)
+    _check_fits(rules, evidence, grown, tally)
     return Plan(pruned, grown, rules.next_memory(memory, tally))
 
 
@@ -64,10 +64,10 @@ def candidates(rules: Rules, tally: Tally, step: int, seed: int, are_wanted: boo
     return rules.candidates(tally, step, random.key(seed, step))
 
 
-def _check_fits(rules: Rules, grown: Units, tally: Tally) -> None:
+def _check_fits(rules: Rules, evidence: Evidence, grown: Units, tally: Tally) -> None:
     """Refuse a growth that is told wrongly or beyond the budget; other people's rules may return anything."""
     name, num_weights = type(rules).__name__, tally.weights_in(grown.counts)
-    if len(grown.positions) != sum(grown.counts) or len(grown.counts) != len(tally.active):
+    if len(grown.positions) != sum(evidence.counts_here(grown)) or len(grown.counts) != len(tally.active):
         raise ValueError(f"{name} grows {len(grown.positions)} units and counts {list(grown.counts)}")
     if num_weights > tally.open_weights:
         raise ValueError(f"{name} grows {num_weights:,} weights where its budget has room for {tally.open_weights:,}")
@@ -111,14 +111,4 @@ def _fit_into_room(evidence: Evidence, chosen: Units) -> Units:
     excesses = [part.open_weights - part.weights_in(part.free) for part in parts]
     if max(excesses) <= 0:
         return chosen
-    at = torch.searchsorted(evidence.position, chosen.positions)
-    magnitude = evidence.weight.index_select(0, at).abs().cpu()
-    layer_of = torch.arange(len(tally.pruned)).repeat_interleave(torch.tensor(tally.pruned))
-    goes = torch.ones_like(magnitude, dtype=torch.bool)
-    for group, excess in zip(groups, excesses, strict=True):
-        ours = torch.isin(layer_of, torch.tensor(group)).nonzero().flatten()
-        largest_first = ours[magnitude[ours].argsort(descending=True, stable=True)]
-        sizes = torch.tensor(tally.unit_sizes)[layer_of[largest_first]]
-        goes[largest_first[sizes.cumsum(0) - sizes < excess]] = False
-    left = layer_of[goes].bincount(minlength=len(tally.pruned)).tolist()
-    return Units(chosen.positions[goes.to(chosen.positions.device)], left)
+    return evidence.spare_largest(chosen, groups, excesses)

@@ -57,6 +57,14 @@ class Chunk:
         """Where each layer ends, on the device."""
         return self.bounds[1:]
 
+    def positions(self, places: Tensor) -> Tensor:
+        """Where ascending places within the chunk are in the row."""
+        return places + self.start
+
+    def places(self, positions: Tensor) -> Tensor:
+        """The other way around."""
+        return positions - self.start
+
     def split(self, flat: Tensor) -> list[Tensor]:
         """A flat tensor over this chunk as one view per layer."""
         return list(torch.split(flat, list(self.sizes)))
@@ -86,6 +94,17 @@ class Chunk:
         """Ascending positions within the chunk as those within each of its layers."""
         parts = torch.split(positions, self.count_per_layer(positions))
         return [part - offset for part, offset in zip(parts, self.offsets, strict=False)]
+
+
+@dataclass(frozen=True)
+class Units:
+    """Some units: their positions in the row, layer after layer, and how many there are of each layer.
+
+    Of shards the positions are those on this rank, and the counts those of all.
+    """
+
+    positions: Tensor
+    counts: Sequence[int]
 
 
 def join(pieces: Sequence[Tensor]) -> Tensor:
@@ -118,6 +137,8 @@ def cut_into_chunks(
 
 def check_finite(values: Tensor, layers: Sequence[Layer], lengths: Sequence[int], what: str) -> None:
     """Refuse to go on with NaN or inf, naming the layer; `lengths` says how many of the values belong to each."""
+    if not len(values):
+        return
     # On a GPU one launch; on a CPU the other way is many times faster.
     extremes = [torch.linalg.vector_norm(values, torch.inf)] if values.is_cuda else list(values.aminmax())
     if all(isfinite(float(extreme)) for extreme in extremes):

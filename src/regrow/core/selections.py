@@ -37,6 +37,7 @@ class Listed:
         return self.positions[first:last]
 
 
+Groups = Sequence[Sequence[int]]
 Active = Tensor | Listed
 """Which units of a chunk are active: a flag for each, or a list."""
 
@@ -177,8 +178,7 @@ def _smallest_in_tiles(num_units: int, wanted: int, active: Listed, key: int) ->
     free = num_units - len(active.positions)
     slack = 1.0
     while True:
-        share = min((wanted + slack * (6 * sqrt(wanted) + 8)) / free, 1.0)
-        bound = min(int((share - 0.5) * 2.0**64), _LAST)
+        bound = bound_for(wanted, free, slack)
         tiles = [
             _numbers_up_to(bound, start, min(start + _TILE, num_units), active, key)
             for start in range(0, num_units, _TILE)
@@ -187,6 +187,12 @@ def _smallest_in_tiles(num_units: int, wanted: int, active: Listed, key: int) ->
         if len(places) >= wanted:
             return places.index_select(0, k_smallest(numbers, wanted))
         slack *= 2
+
+
+def bound_for(wanted: int, free: int, slack: float) -> int:
+    """A bound up to which, nearly always, there are `wanted` of as many random numbers as there are free places."""
+    share = min((wanted + slack * (6 * sqrt(wanted) + 8)) / free, 1.0)
+    return min(int((share - 0.5) * 2.0**64), _LAST)
 
 
 def _numbers_up_to(bound: int, begin: int, end: int, active: Listed, key: int) -> tuple[Tensor, Tensor]:
@@ -202,7 +208,7 @@ def _first_free(chunk: Chunk, wanted: Sequence[int], free: Sequence[int], active
     layers = [i for i, n in enumerate(wanted) if n]
     slack = 1.0
     while True:
-        lengths = [_draws_for(chunk.layers[i].num_units, free[i], wanted[i], slack) for i in layers]
+        lengths = [draws_for(chunk.layers[i].num_units, free[i], wanted[i], slack) for i in layers]
         found = _free_among(chunk, layers, wanted, lengths, active, key)
         if len(found) == sum(wanted):
             return found
@@ -260,7 +266,7 @@ def _per_draw(numbers: list[list[int]], device: torch.device) -> Tensor:
     return table if len(lengths) == 1 else table.repeat_interleave(table[-1], dim=1, output_size=sum(lengths))
 
 
-def _draws_for(num_units: int, free: int, wanted: int, slack: float) -> int:
+def draws_for(num_units: int, free: int, wanted: int, slack: float) -> int:
     """Enough draws to find `wanted` different free places nearly always."""
     expected = num_units * log(free / (free - wanted))
     return ceil(slack * (expected + 5 * sqrt(expected) + 8))
@@ -274,6 +280,23 @@ def _is_first(places: Tensor) -> Tensor:
     differs = torch.ones_like(values, dtype=torch.bool)
     torch.ne(values[1:], values[:-1], out=differs[1:])
     return torch.empty_like(differs).scatter_(0, ordered.bitwise_and_((1 << shift) - 1), differs)
+
+
+def without_largest(
+    magnitude: Tensor, counts: Sequence[int], unit_sizes: Sequence[int], groups: Groups, excesses: Sequence[int]
+) -> tuple[Tensor, list[int]]:
+    """Flags of what is left of some units, so many of each layer, and how many that are.
+
+    Of each group of layers the largest are left out, as many as weigh its excess; of equal ones the first.
+    """
+    layer_of = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    stays = torch.ones_like(magnitude, dtype=torch.bool)
+    for group, excess in zip(groups, excesses, strict=True):
+        ours = torch.isin(layer_of, torch.tensor(group)).nonzero().flatten()
+        largest_first = ours[magnitude[ours].argsort(descending=True, stable=True)]
+        sizes = torch.tensor(unit_sizes)[layer_of[largest_first]]
+        stays[largest_first[sizes.cumsum(0) - sizes < excess]] = False
+    return stays, layer_of[stays].bincount(minlength=len(counts)).tolist()
 
 
 def exact_means(values: Tensor, lengths: Sequence[int]) -> list[float]:

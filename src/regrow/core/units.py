@@ -9,6 +9,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from regrow.core.magnitudes import mean_of, scale_of, summands
+
 Named = Literal["weight", "kernel", "channel"]
 
 
@@ -95,7 +97,10 @@ class Layer:
         """
         if self.is_fine:
             return tensor.permute(self.unit_dims).reshape(-1)
-        return self.by_unit(wide(tensor).abs()).mean(self._within).reshape(-1)
+        sizes = self.by_unit(tensor.abs().double())
+        scale = scale_of(sizes.amax(self._within, keepdim=True))
+        total = summands(sizes, scale, self.unit_size).sum(self._within).reshape(-1)
+        return mean_of(total, scale.reshape(-1), self.unit_size).to(wide(tensor).dtype)
 
     def unflatten(self, units: Tensor) -> Tensor:
         """Numbers of the units, flat, for every weight: a view where every weight is a unit."""

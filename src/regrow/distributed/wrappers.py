@@ -67,8 +67,6 @@ def check_not_sharded(model: object, optimizer: object) -> None:
     if any(_is_a(module, "torch.distributed.fsdp", "FullyShardedDataParallel") for module in model.modules()):
         raise ValueError(f"the model is sharded over ranks by FullyShardedDataParallel, {instead}")
     for name, parameter in named_parameters(model):
-        if _is_a(parameter, "torch.distributed.tensor", "DTensor"):
-            raise ValueError(f"{name} is a DTensor, sharded or replicated over ranks by torch, {instead}")
         if getattr(parameter, "_fsdp_flattened", False):
             raise ValueError(f"{name} is sharded over ranks by FullyShardedDataParallel, {instead}")
 

@@ -13,6 +13,7 @@ from regrow.core.densities import check_together, starting_counts
 from regrow.core.random import NUM_SEEDS
 from regrow.core.row import Tally
 from regrow.core.units import Layer
+from regrow.distributed.shard import is_sharded
 from regrow.distributed.wrappers import check_not_sharded
 from regrow.methods.method import NEEDS, Method
 from regrow.sparsifier.hints import hint, of_endless_method, of_lost_signals, of_other_settings
@@ -25,7 +26,7 @@ from regrow.sparsifier.state import checked
 from regrow.sparsifier.steps import Steps
 from regrow.sparsifier.wrapped import owner_of_state
 from regrow.storage import STORAGES
-from regrow.storage.base import Start, StorageKind
+from regrow.storage.base import Chosen, Start, StorageKind
 from regrow.storage.check_masks import check_masks
 from regrow.storage.computed_weights import shared_values
 from regrow.storage.packed.layers import packed_slots
@@ -78,6 +79,7 @@ def attach(
     )
     if layers is None:
         chosen = list(kind.fit(model, chosen))
+    _check_can_be_sharded(chosen, kind)
     sparse_layers, parameters = [layer for layer, _ in chosen], [parameter for _, parameter in chosen]
     _check_not_attached(model, parameters)
     if resume is not None:
@@ -128,6 +130,15 @@ def _storage_for(method: Method, storage: str | StorageKind) -> StorageKind:
         use = f"use storage={offered_by[0]!r}" if offered_by else "no storage has that yet"
         raise ValueError(f"{name} needs {NEEDS[need]} ({need!r}), which {kind.name} storage does not offer; {use}")
     return kind
+
+
+def _check_can_be_sharded(chosen: Chosen, kind: StorageKind) -> None:
+    for layer, parameter in chosen:
+        if is_sharded(parameter) and not kind.may_be_sharded:
+            raise ValueError(
+                f"{layer.name} is a DTensor, spread over ranks by torch, which {kind.name} storage cannot hold; use a "
+                "method in storage='dense', or a model that every rank holds whole"
+            )
 
 
 def _first_tally(method: Method, layers: Sequence[Layer], start: str | Mapping[str, Tensor]) -> Tally:

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from regrow.core.names import match, named_parameters, suggest, unwrap
 from regrow.core.units import Block, Granularity, Layer, cut, is_cuttable
+from regrow.distributed.shard import local
 from regrow.sparsifier.shared_memory import check_memory
 
 Selection = None | str | Iterable[str] | Callable[[str, nn.Parameter], bool]
@@ -51,7 +52,7 @@ def choose_layers(
         raise ValueError(f"the model has no layer to make sparse that trains{why}; name some with layers=[...]")
     for name in names:
         _check_exists(name, trained[name], may_be_meta)
-    check_memory(everything, names)
+    check_memory({name: local(own) for name, own in everything.items()}, names)
     _check_gradients_are_dense(model, {id(trained[name]): name for name in names})
     chosen = []
     for name in names:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from regrow.core.rewire import candidates, plan
 from regrow.core.row import Tally
+from regrow.distributed.shard import local
 from regrow.distributed.wrappers import has_ranks
 from regrow.kernels.gpu import is_capturing
 from regrow.methods.method import Method
@@ -102,7 +103,7 @@ class Steps:
 
     def _has_gradients(self) -> bool:
         """Without any, a step is only taken to make an optimizer's state, and weights are loaded after it."""
-        return any(own.grad is not None and bool(own.grad.any()) for own in self.storage.parameters)
+        return any(own.grad is not None and bool(local(own.grad).any()) for own in self.storage.parameters)
 
     def _follow(self) -> None:
         if self.rewirable is not None:

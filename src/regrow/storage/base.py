@@ -41,6 +41,8 @@ class StorageKind(Protocol):
     """Of what methods may need, what it can give."""
     may_be_meta: ClassVar[bool]
     """Whether layers may be on the meta device, with no values yet."""
+    may_be_sharded: ClassVar[bool]
+    """Whether layers may be spread over ranks."""
 
     def check(self, method: Method, how: str | Mapping[str, Tensor]) -> None:
         """Refuse a method, or a first topology, for another reason than what the method needs."""

@@ -13,10 +13,16 @@ def num_strays(tensor: Tensor, mask: Tensor) -> int:
     return int(tensor.masked_fill(mask, 0).count_nonzero())
 
 
-def check_zeros(layers: Sequence[Layer], weights: Sequence[Tensor], masks: Sequence[Tensor]) -> None:
-    """Refuse weights that are not 0 where nothing is active."""
+def count_strays(weights: Sequence[Tensor], masks: Sequence[Tensor]) -> list[int]:
+    """The same of each layer, told by a device all at once."""
     counts = [weight.masked_fill(mask, 0).count_nonzero() for weight, mask in zip(weights, masks, strict=True)]
-    for layer, count in zip(layers, torch.stack([own.to(counts[0].device) for own in counts]).tolist(), strict=True):
+    found: list[int] = torch.stack([own.to(counts[0].device) for own in counts]).tolist()
+    return found
+
+
+def check_zeros(layers: Sequence[Layer], strays: Sequence[int]) -> None:
+    """Refuse weights that are not 0 where nothing is active, at so many places of each layer."""
+    for layer, count in zip(layers, strays, strict=True):
         if count:
             raise ValueError(
                 f"{layer.name} is not 0 at {count:,} of the places where no weight is active; weights that come from "
@@ -31,7 +37,7 @@ def check_shapes(layers: Sequence[Layer], parameters: Sequence[Tensor]) -> None:
         if parameter.shape != layer.shape:
             raise RuntimeError(
                 f"{layer.name} does not have the shape {layer.shape} any more that it was attached with; detach before "
-                "parameters are reshaped, and note that sharded ones are not supported yet"
+                "parameters are reshaped or sharded, and attach again"
             )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regrow.distributed.shard import gradient_here, local
 from regrow.methods.effects.effect import Effect
 
 
@@ -15,10 +16,11 @@ class L1(Effect):
         self.strength = strength
 
     def before_step(self, fresh: Sequence[int], scale: Tensor | None) -> None:
-        pairs = [(self._weights.parameters[i].grad, self._weights.weights[i]) for i in fresh]
-        gradients = [gradient for gradient, _ in pairs if gradient is not None]
-        if gradients:
-            pull_to_zero(gradients, [weight for _, weight in pairs], self.strength, scale)
+        given = [(self._weights.parameters[i], self._weights.weights[i]) for i in fresh]
+        pairs = [(gradient_here(parameter), weight) for parameter, weight in given if parameter.grad is not None]
+        if pairs:
+            gradients, weights = zip(*pairs, strict=True)
+            pull_to_zero(gradients, weights, self.strength, scale if scale is None else local(scale))
 
 
 def pull_to_zero(gradients: Sequence[Tensor], weights: Sequence[Tensor], strength: float, scale: Tensor | None) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regrow.core.first_topology import largest_places, random_places
-from regrow.core.row import Chunk
 from regrow.methods.method import NEEDS, Method
 from regrow.storage.base import Chosen, Start
 from regrow.storage.dense.storage import DenseStorage
@@ -23,6 +22,7 @@ class Dense:
     name: ClassVar[str] = "dense"
     offers: ClassVar[frozenset[str]] = frozenset(NEEDS) - {"dense_step"}
     may_be_meta: ClassVar[bool] = False
+    may_be_sharded: ClassVar[bool] = True
 
     def check(self, method: Method, how: str | Mapping[str, Tensor]) -> None:
         """Any method, and any beginning."""
@@ -37,14 +37,19 @@ class Dense:
         check_leaves_zeros_alone(optimizer, parameters)
         storage = DenseStorage([layer for layer, _ in chosen], parameters)
         if isinstance(start.how, Mapping):
-            storage.set_masks([start.how[layer.name] for layer in storage.layers])
-        elif list(start.counts) != storage.count():
-            storage.set_active([_first_places(chunk, storage, start) for chunk in storage.chunks])
+            storage.set_masks(start.how)
+        elif list(start.counts) != [layer.num_units for layer in storage.layers]:
+            storage.set_active(_first_places(storage, start))
         return storage, partial(storage.begin, optimizer, start.factors)
 
 
-def _first_places(chunk: Chunk, storage: DenseStorage, start: Start) -> Tensor:
-    counts = chunk.of(start.counts)
+def _first_places(storage: DenseStorage, start: Start) -> list[Tensor]:
+    """Of each chunk the places that are active first."""
+    if storage.sharding is not None:
+        if start.how == "magnitude":
+            return storage.sharding.largest_places(storage.weights, start.counts)
+        return storage.sharding.random_places(start.counts, start.seed)
+    pairs = [(chunk, chunk.of(start.counts)) for chunk in storage.chunks]
     if start.how == "magnitude":
-        return largest_places(chunk, counts, chunk.of(storage.weights))
-    return random_places(chunk, counts, start.seed)
+        return [largest_places(chunk, counts, chunk.of(storage.weights)) for chunk, counts in pairs]
+    return [random_places(chunk, counts, start.seed) for chunk, counts in pairs]

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -14,8 +15,10 @@ from regrow.core.evidence import Evidence, MaskedPart
 from regrow.core.quantities import OfChunk, Quantities
 from regrow.core.rewire import Plan
 from regrow.core.row import Chunk, Tally, cut_into_chunks, join
-from regrow.core.selections import Kernels, positions_of
+from regrow.core.selections import positions_of
 from regrow.core.units import Layer, memory_order
+from regrow.distributed.shard import gradient_here, like, local, part_like
+from regrow.distributed.sharding import Sharding
 from regrow.kernels.gpu import can_use_triton
 from regrow.kernels.gpu.selections import selections_on
 from regrow.kernels.gpu.zero import Masks
@@ -24,15 +27,15 @@ from regrow.storage.base import Beside, Carried, beside, by_name, nothing_called
 from regrow.storage.check_masks import check_shapes, check_zeros, num_strays
 from regrow.storage.dense.kept_gradients import KeptGradients
 from regrow.storage.dense.state import check_state
+from regrow.storage.dense.topology import Topology, flat_view
 from regrow.storage.dense.zeroed import Zeroed
 from regrow.storage.optimizer_state import state_like
 
 
 class DenseStorage:
-    """The topology of a model, one flat bool tensor per chunk, and every touch of the weights.
+    """The topology of a model, and every touch of the weights.
 
-    `weights` are the parameters without autograd. `_masks` has one tensor per layer, shaped and laid out like its
-    weights: a view of the topology where every weight is a unit, its expansion where units are coarse.
+    `layers` are whole; `weights`, masks and whatever lies beside them are what of the parameters is on this rank.
     """
 
     def __init__(self, layers: Sequence[Layer], parameters: Sequence[Tensor], chunk_units: int | None = None) -> None:
@@ -46,34 +49,30 @@ class DenseStorage:
 
     def _lay_out(self, layers: Sequence[Layer]) -> None:
         self.layers = list(layers)
-        self.weights = [parameter.detach() for parameter in self.parameters]
+        self.weights = [local(parameter.detach()) for parameter in self.parameters]
         self._addresses = [weight.data_ptr() for weight in self.weights]
-        self.chunks = cut_into_chunks(self.layers, [weight.device for weight in self.weights], self._chunk_units)
-        self._active = [torch.ones(chunk.num_units, dtype=torch.bool, device=chunk.device) for chunk in self.chunks]
-        self._units = [
-            view for chunk, active in zip(self.chunks, self._active, strict=True) for view in chunk.split(active)
-        ]
-        self._masks = [
-            layer.unflatten(units) if layer.is_fine else torch.ones_like(weight, dtype=torch.bool)
-            for layer, units, weight in zip(self.layers, self._units, self.weights, strict=True)
-        ]
+        self.sharding = Sharding.of(self.layers, self.parameters)
+        self._here: Sequence[Layer] = self.layers if self.sharding is None else self.sharding.shards
+        devices = [weight.device for weight in self.weights]
+        cut = partial(cut_into_chunks, self.layers) if self.sharding is None else self.sharding.cut
+        self.chunks: Sequence[Chunk] = cut(devices, self._chunk_units)
+        self._topology = Topology(self.chunks, self.weights)
+        self._masks, self._units = self._topology.masks, self._topology.units
         self._kernels = [selections_on(chunk.device) for chunk in self.chunks]
         self._fast_masks = [
             Masks(chunk.of(self._masks), chunk.device) if can_use_triton(chunk.device) else None
             for chunk in self.chunks
         ]
-        flat = [layer.flatten(weight) for layer, weight in zip(self.layers, self.weights, strict=True)]
-        self._flat_views = [
-            own if own.data_ptr() == weight.data_ptr() else None for own, weight in zip(flat, self.weights, strict=True)
-        ]
+        self._flat_views = list(map(flat_view, self._here, self.weights))
         self._is_in_one_piece = (
             len(self.chunks) == 1
+            and self.sharding is None
             and all(own is not None for own in [*self._fast_masks, *self._flat_views])
             and {weight.dtype for weight in self.weights} == {torch.float32}
         )
 
     def follow(self) -> None:
-        if [parameter.data_ptr() for parameter in self.parameters] == self._addresses:
+        if [local(parameter).data_ptr() for parameter in self.parameters] == self._addresses:
             return
         check_shapes(self.layers, self.parameters)
         masks = self._masks
@@ -83,7 +82,7 @@ class DenseStorage:
                 for layer, parameter in zip(self.layers, self.parameters, strict=True)
             ]
         )
-        self.set_masks(masks)
+        self._topology.set_masks(masks)
         for own in (*self._beside.values(), *self._carried):
             own.tensors = [
                 torch.empty_like(weight, dtype=old.dtype).copy_(old)
@@ -93,7 +92,8 @@ class DenseStorage:
     # What is there
 
     def check_weights(self) -> None:
-        check_zeros(self.layers, self.weights, self._masks)
+        counts = list(map(num_strays, self.weights, self._masks))
+        check_zeros(self.layers, counts if self.sharding is None else self.sharding.total(counts))
 
     @property
     def index_bytes(self) -> int:
@@ -101,10 +101,18 @@ class DenseStorage:
         return sum(tensor.nbytes for tensor in (*self._masks, *beside))
 
     def count(self) -> list[int]:
+        return self._count_here() if self.sharding is None else self.sharding.count(self._units)
+
+    def _count_here(self) -> list[int]:
         return [int(units.count_nonzero()) for units in self._units]
 
     def masks(self) -> dict[str, Tensor]:
-        return by_name(self.layers, self._masks)
+        return self._by_name(self._masks)
+
+    def _by_name(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Copies, spread over ranks as the parameters are."""
+        pairs = zip(by_name(self.layers, tensors).items(), self.parameters, strict=True)
+        return {name: like(own, parameter) for (name, own), parameter in pairs}
 
     def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
         return {
@@ -114,20 +122,12 @@ class DenseStorage:
 
     def set_active(self, places: Sequence[Tensor]) -> None:
         """Take over a topology given as the active places of each chunk."""
-        for active, own in zip(self._active, places, strict=True):
-            active.fill_(False).index_fill_(0, own, True)
-        self._expand_coarse()
+        self._topology.set_places(places)
 
-    def set_masks(self, masks: Sequence[Tensor]) -> None:
-        """Take over a topology given as one full-size mask per layer."""
-        for layer, units, mask in zip(self.layers, self._units, masks, strict=True):
-            units.copy_(layer.reduce(mask))
-        self._expand_coarse()
-
-    def _expand_coarse(self) -> None:
-        for layer, units, mask in zip(self.layers, self._units, self._masks, strict=True):
-            if not layer.is_fine:
-                layer.spread(units, mask)
+    def set_masks(self, masks: Mapping[str, Tensor]) -> None:
+        """Take over a topology given as one mask per layer."""
+        whole = [masks[layer.name] for layer in self.layers]
+        self._topology.set_masks(whole if self.sharding is None else self.sharding.masks_here(masks))
 
     # What lies beside the weights
 
@@ -137,7 +137,7 @@ class DenseStorage:
     def _like(self, i: int, optimizer: Optimizer) -> list[Tensor]:
         """What is 0 where parameter i is not active: itself, its optimizer state, and what is carried."""
         of_optimizer = state_like(optimizer, self.parameters[i])
-        return [self.weights[i], *of_optimizer, *(own.tensors[i] for own in self._carried)]
+        return [self.weights[i], *map(local, [*of_optimizer, *(own.tensors[i] for own in self._carried)])]
 
     def lay_beside(self, name: str, dtype: torch.dtype | None, fresh: Fresh | None) -> None:
         self._beside[name] = beside(self.weights, dtype, fresh)
@@ -146,13 +146,13 @@ class DenseStorage:
         return self._beside[name].tensors
 
     def fill_beside(self, name: str, values: Callable[[Quantities], Tensor]) -> None:
-        for chunk, active in zip(self.chunks, self._active, strict=True):
+        for chunk, active in zip(self.chunks, self._topology.active, strict=True):
             filled = chunk.split(values(self._all_units(chunk, active)))
             for layer, tensor, own in zip(chunk.layers, chunk.of(self.beside(name)), filled, strict=True):
                 tensor.copy_(layer.unflatten(own))
 
     def add_to_active(self, moves: Moves, rates: Sequence[float]) -> None:
-        for chunk, active in zip(self.chunks, self._active, strict=True):
+        for chunk, active in zip(self.chunks, self._topology.active, strict=True):
             places = positions_of(active)
             moved = moves(self._units_at(chunk, places), chunk.per_unit(chunk.of(rates), places))
             row = torch.zeros(chunk.num_units, device=chunk.device).index_copy_(0, places, moved)
@@ -177,7 +177,9 @@ class DenseStorage:
             return None
 
         def tensors(name: str) -> Sequence[Tensor]:
-            return self.weights if name == "weight" else self._active if name == "active" else self.beside(name)
+            return (
+                self.weights if name == "weight" else self._topology.active if name == "active" else self.beside(name)
+            )
 
         return self.chunks[0], tensors
 
@@ -190,14 +192,16 @@ class DenseStorage:
         for weight, factor in zip(self.weights, factors, strict=True):
             if factor != 1:
                 weight.mul_(factor)
-        self._zeroed = Zeroed(self.layers, self.parameters, self._masks) if has_strays else None
+        self._zeroed = Zeroed(self.layers, self.weights, self._masks) if has_strays else None
 
     def zero_inactive(self, optimizer: Optimizer) -> None:
         self._zero([self._like(i, optimizer) for i in range(len(self.layers))])
 
     def mask_gradients(self) -> None:
-        gradients = [parameter.grad for parameter in self.parameters]
-        self._zero([[] if gradient is None else [gradient] for gradient in gradients])
+        self._zero([[] if gradient is None else [gradient] for gradient in self._gradients()])
+
+    def _gradients(self) -> list[Tensor | None]:
+        return [None if parameter.grad is None else gradient_here(parameter) for parameter in self.parameters]
 
     def _zero(self, tensors: Sequence[Sequence[Tensor]]) -> None:
         """Fill, not multiply, so that an inf where a weight is inactive does not become NaN."""
@@ -211,14 +215,16 @@ class DenseStorage:
                     torch.where(mask, tensor, zeros[tensor.dtype], out=tensor)
 
     def is_masked(self, i: int) -> bool:
-        gradient = self.parameters[i].grad
-        return gradient is None or not bool(gradient.masked_fill(self._masks[i], 0).any())
+        gradient = self._gradients()[i]
+        is_masked = gradient is None or num_strays(gradient, self._masks[i]) == 0
+        return is_masked if self.sharding is None else self.sharding.holds_everywhere(is_masked)
 
     def keep_gradients(self, kinds: frozenset[str], fresh: Sequence[int], scale: Tensor | None) -> None:
-        if "free_gradient" in kinds:
-            self._kept.keep_everywhere(self.parameters, self._masks, fresh, scale)
+        scale = scale if scale is None else local(scale)
+        if "free_gradient" in kinds or (self.sharding is not None and self.sharding.is_coarse):
+            self._kept.keep_everywhere(self.weights, self._gradients(), self._masks, fresh, scale)
         else:
-            self._kept.keep_active(self.layers, self.parameters, self._units, fresh, scale)
+            self._kept.keep_active(self._here, self.weights, self._gradients(), self._units, fresh, scale)
 
     def drop_gradients(self) -> None:
         self._kept = KeptGradients()
@@ -229,48 +235,42 @@ class DenseStorage:
     # Rewiring
 
     def evidence(self, tally: Tally, step: int) -> Evidence:
-        return Evidence(self._parts(tally.active), tally, step)
+        if self.sharding is None:
+            return Evidence(self._parts(tally.active), tally, step)
+        self.sharding.forget()
+        return self.sharding.evidence(self._parts(self._count_here()), tally, step)
 
     def _parts(self, counts: Sequence[int]) -> list[MaskedPart]:
-        return [
-            self._part(*own, tuple(own[0].of(counts)))
-            for own in zip(self.chunks, self._active, self._kernels, strict=True)
-        ]
-
-    def _part(self, chunk: Chunk, active: Tensor, kernels: Kernels, counts: tuple[int, ...]) -> MaskedPart:
-        kept = chunk.of(self._kept.active or [])
-        return MaskedPart(
-            chunk,
-            active,
-            counts,
-            kernels,
-            lambda name: self._everywhere(chunk, name),
-            {"gradient": torch.cat(list(kept))} if kept else {},
-        )
+        everywhere = [partial(self._everywhere, chunk) for chunk in self.chunks]
+        kept = [self._kept.of_active(chunk) for chunk in self.chunks]
+        counts_of = [tuple(chunk.of(counts)) for chunk in self.chunks]
+        return list(map(MaskedPart, self.chunks, self._topology.active, counts_of, self._kernels, everywhere, kept))
 
     def _everywhere(self, chunk: Chunk, name: str) -> list[Tensor]:
         """A quantity of all places of a chunk, flat, layer by layer; mostly views."""
         if name == "weight":
-            parts = zip(chunk.layers, chunk.of(self.weights), chunk.of(self._flat_views), strict=True)
-            return [layer.flatten(weight) if view is None else view for layer, weight, view in parts]
-        if name == "gradient" and self._kept.everywhere is not None:
+            tensors: Sequence[Tensor] = self.weights
+        elif name == "gradient" and self._kept.everywhere is not None:
             tensors = self._kept.everywhere
         elif name in self._beside:
             tensors = self.beside(name)
         else:
             raise nothing_called(name)
+        if self.sharding is not None:
+            return self.sharding.flatten(name, tensors, chunk.own)
         return [layer.flatten(tensor) for layer, tensor in zip(chunk.layers, chunk.of(tensors), strict=True)]
 
     def apply(self, plan: Plan, evidence: Evidence, optimizer: Optimizer) -> None:
         """What comes is 0 already, weight and state, because it was inactive."""
-        pruned, grown, counts = evidence.split(plan.pruned), evidence.split(plan.grown), list(plan.pruned.counts)
-        for active, out, in_ in zip(self._active, pruned, grown, strict=True):
-            active.index_fill_(0, out, False)
-            active.index_fill_(0, in_, True)
-        self._expand_coarse()
+        pruned, grown, counts = (
+            evidence.split(plan.pruned),
+            evidence.split(plan.grown),
+            evidence.counts_here(plan.pruned),
+        )
+        self._topology.change(pruned, grown)
         for own in self._beside.values():
             if own.fresh is not None:
-                fresh = [own.fresh(places + chunk.start) for chunk, places in zip(self.chunks, pruned, strict=True)]
+                fresh = [own.fresh(chunk.positions(places)) for chunk, places in zip(self.chunks, pruned, strict=True)]
                 pairs = zip(self.chunks, fresh, strict=True)
                 values = [part for chunk, some in pairs for part in torch.split(some, list(chunk.of(counts)))]
                 for i, (units, value) in enumerate(zip(self._per_layer(pruned, counts), values, strict=True)):
@@ -286,7 +286,7 @@ class DenseStorage:
     def _put(self, i: int, tensor: Tensor, units: Tensor, value: float | Tensor) -> None:
         flat = self._flat_views[i]
         if flat is None or tensor.stride() != self.weights[i].stride():
-            self.layers[i].put(tensor, units, value)
+            self._here[i].put(tensor, units, value)
             return
         tensor = tensor.as_strided(flat.shape, flat.stride())  # several times faster on a CPU
         tensor.index_copy_(0, units, value) if isinstance(value, Tensor) else tensor.index_fill_(0, units, value)
@@ -302,7 +302,7 @@ class DenseStorage:
     # Saving, copying, taking off
 
     def state(self) -> dict[str, Any]:
-        beside = {name: by_name(self.layers, own.tensors) for name, own in self._beside.items()}
+        beside = {name: self._by_name(own.tensors) for name, own in self._beside.items()}
         return {"storage": "dense", "masks": self.masks(), "beside": beside}
 
     def check(self, state: Mapping[str, Any]) -> list[int]:
@@ -313,11 +313,10 @@ class DenseStorage:
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._zeroed = None
-        names = [layer.name for layer in self.layers]
-        self.set_masks([state["masks"][name] for name in names])
+        self.set_masks(state["masks"])
         for kind, own in self._beside.items():
-            for name, tensor in zip(names, own.tensors, strict=True):
-                tensor.copy_(state["beside"][kind][name])
+            for layer, parameter, tensor in zip(self.layers, self.parameters, own.tensors, strict=True):
+                tensor.copy_(part_like(state["beside"][kind][layer.name], parameter))
 
     def copy(self, memo: dict[int, Any]) -> "DenseStorage":
         return DenseStorage(self.layers, copy.deepcopy(self.parameters, memo), self._chunk_units)

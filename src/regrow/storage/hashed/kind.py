@@ -20,6 +20,7 @@ class Hashed:
     name: ClassVar[str] = "hashed"
     offers: ClassVar[frozenset[str]] = frozenset()
     may_be_meta: ClassVar[bool] = False
+    may_be_sharded: ClassVar[bool] = False
 
     def check(self, method: Method, how: str | Mapping[str, Tensor]) -> None:
         if how != "random":

@@ -36,6 +36,7 @@ class Packed:
     name: ClassVar[str] = "packed"
     offers: ClassVar[frozenset[str]] = frozenset({"gradient", "free_gradient", "sampled_gradient", "sign"})
     may_be_meta: ClassVar[bool] = True
+    may_be_sharded: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.kernels not in get_args(Kernels):

@@ -1,0 +1,57 @@
+"""Which units are active: one flat bool tensor per chunk, and seen from there a mask like each layer's weights."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regrow.core.row import Chunk
+from regrow.core.units import Layer
+
+
+class Topology:
+    """`masks` has one tensor per layer, shaped and laid out like its weights.
+
+    It is a view of the active flags, `units`, where every weight is a unit, their expansion where units are coarse.
+    """
+
+    def __init__(self, chunks: Sequence[Chunk], weights: Sequence[Tensor]) -> None:
+        self.active = [torch.ones(chunk.num_units, dtype=torch.bool, device=chunk.device) for chunk in chunks]
+        self.units = [view for chunk, own in zip(chunks, self.active, strict=True) for view in chunk.split(own)]
+        self._layers = [layer for chunk in chunks for layer in chunk.layers]
+        self.masks = [
+            layer.unflatten(units) if layer.is_fine else torch.ones_like(weight, dtype=torch.bool)
+            for layer, units, weight in zip(self._layers, self.units, weights, strict=True)
+        ]
+
+    def set_places(self, places: Sequence[Tensor]) -> None:
+        """Take over the active places of each chunk."""
+        for active, own in zip(self.active, places, strict=True):
+            active.fill_(False).index_fill_(0, own, True)
+        self._expand()
+
+    def set_masks(self, masks: Sequence[Tensor]) -> None:
+        """Take over one full-size mask per layer."""
+        for layer, units, mask in zip(self._layers, self.units, masks, strict=True):
+            units.copy_(layer.reduce(mask))
+        self._expand()
+
+    def change(self, pruned: Sequence[Tensor], grown: Sequence[Tensor]) -> None:
+        """Carry out a rewiring, given as places of each chunk."""
+        for active, out, in_ in zip(self.active, pruned, grown, strict=True):
+            active.index_fill_(0, out, False)
+            active.index_fill_(0, in_, True)
+        self._expand()
+
+    def _expand(self) -> None:
+        for layer, units, mask in zip(self._layers, self.units, self.masks, strict=True):
+            if not layer.is_fine:
+                layer.spread(units, mask)
+
+
+def flat_view(layer: Layer, weight: Tensor) -> Tensor | None:
+    """The units of a tensor in row order, where that is how they are in memory."""
+    if not layer.is_fine:
+        return None
+    flat = layer.flatten(weight)
+    return flat if flat.data_ptr() == weight.data_ptr() else None
