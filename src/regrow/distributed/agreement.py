@@ -28,7 +28,9 @@ REMEDIES = {
     "method": "another method than rank {}; attach with the same on every rank",
     "seed": "another seed than rank {}; give every rank the same",
     "step": "taken another number of sparse steps than rank {}; load the same states on every rank",
+    "start": "another start than rank {}; attach with the same on every rank",
     "topology": "another topology than rank {}; attach after wrapping the model, when all ranks have the same weights",
+    "counts": "other numbers of active weights than rank {}; load the same states on every rank",
     "weights": "other weights than rank {} in its sparse layers; attach after wrapping the model, or load the same "
     "states on every rank",
     "gradients": "other gradients than rank {}, so that nobody averages them; call the model through "
@@ -47,8 +49,13 @@ def fingerprint(tensors: Iterable[Tensor | None]) -> str:
     return f"{crc:08x}"
 
 
-def check_agreement(own: Mapping[str, Any], group: "ProcessGroup") -> None:
-    """Compare what this rank is with the others of a group; a RuntimeError, the same on all, if they differ."""
+def check_agreement(
+    own: Mapping[str, Any],
+    group: "ProcessGroup",
+    error: type[Exception] = RuntimeError,
+    missing: str = "came to no step with a sparse network",
+) -> None:
+    """Compare what this rank is with the others of a group; an error, the same on all, if they differ."""
     ranks, me = dist.get_process_group_ranks(group), dist.get_rank()
     if len(ranks) < 2:
         return
@@ -61,14 +68,14 @@ def check_agreement(own: Mapping[str, Any], group: "ProcessGroup") -> None:
         try:
             store.wait([f"{key}/{rank}"], PATIENCE)
         except RuntimeError:  # which is what stores raise, each with words of its own
-            raise RuntimeError(
-                f"rank {rank} came to no step with a sparse network within {PATIENCE.total_seconds():.0f} s of rank "
-                f"{me}'s first; attach on every rank that trains in the same DistributedDataParallel"
+            raise error(
+                f"rank {rank} {missing} within {PATIENCE.total_seconds():.0f} s of rank {me}'s first; attach on every "
+                "rank that trains the same network"
             ) from None
         digests[rank] = json.loads(store.get(f"{key}/{rank}"))
     if difference := first_difference(digests):
         _let_others_read(store, key, ranks, me)
-        raise RuntimeError(difference)
+        raise error(difference)
 
 
 def first_difference(digests: Mapping[int, Mapping[str, Any]]) -> str | None:

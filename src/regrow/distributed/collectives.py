@@ -35,7 +35,7 @@ def attempt(act: Callable[[], T], otherwise: T) -> tuple[T, Exception | None]:
     """What a rank does before the others are told whether it could."""
     try:
         return act(), None
-    except (ValueError, RuntimeError) as error:
+    except Exception as error:  # whatever it is, nobody may wait for this rank
         return otherwise, error
 
 
@@ -63,9 +63,17 @@ class Ranks:
             self._raise_first(problem)
         return sums[:, :-1].long()
 
+    def add_up(self, count: int) -> int:
+        """The sum of a whole number over all ranks that share any layer."""
+        total = torch.tensor([count], device=self.device)
+        for group in self._groups.values():
+            all_reduce(total, dist.ReduceOp.SUM, group)
+        return int(total)
+
     def agree(self, problem: Exception | None) -> None:
         """Raise what went wrong on any rank on all of them."""
-        self.add([torch.zeros(0, dtype=torch.int32)] * (1 + max(map(max, self._layers.values()), default=0)), problem)
+        if self.add_up(int(problem is not None)):
+            self._raise_first(problem)
 
     def reduce(self, pieces: Sequence[Tensor], op: "dist.ReduceOp.RedOpType" = dist.ReduceOp.SUM) -> list[Tensor]:
         """Each layer's numbers, added up over its ranks or the largest of them."""

@@ -33,28 +33,20 @@ class CutUnits:
             for (layer, own), total, scale in zip(self._with(tensors), totals, scales, strict=True)
         ]
 
-    def are_whole(self, masks: Sequence[Tensor]) -> list[bool]:
-        """Whether masks are the same throughout each unit, those that are cut included."""
-        counts = self._complete(self._gather([own.double() for own in masks], "sum"), dist.ReduceOp.SUM)
-        return [
-            layer.is_fine or bool(torch.isin(own, torch.tensor([0.0, layer.unit_size], dtype=own.dtype)).all())
-            for (layer, _), own in zip(self._with(masks), counts, strict=True)
-        ]
-
     def _gather(self, parts: Sequence[Tensor], how: str) -> list[Tensor]:
         nothing = torch.empty(0, dtype=torch.float64, device=self._ranks.device)
         return [nothing if layer.is_fine else layer.gather(part, how) for layer, part in self._with(parts)]
 
     def _complete(self, numbers: Sequence[Tensor], op: "dist.ReduceOp.RedOpType") -> list[Tensor]:
         """Numbers of all units here, where those of cut ones, none negative, were of the part here."""
-        sent = []
-        for own, (num_cut, slots) in zip(numbers, self._slots, strict=True):
-            sent.append(own.new_zeros(num_cut))
-            sent[-1][slots[slots >= 0]] = own[slots >= 0]
+        slots = [own.to(self._ranks.device) for _, own in self._slots]
+        sent = [own.new_zeros(num_cut) for own, (num_cut, _) in zip(numbers, self._slots, strict=True)]
+        for to, own, at in zip(sent, numbers, slots, strict=True):
+            to[at[at >= 0]] = own[at >= 0]
         heard = self._ranks.reduce(sent, op)
         return [
-            torch.where(slots >= 0, every[slots], own) if num_cut else own
-            for every, own, (num_cut, slots) in zip(heard, numbers, self._slots, strict=True)
+            torch.where(at >= 0, every[at], own) if len(every) else own
+            for every, own, at in zip(heard, numbers, slots, strict=True)
         ]
 
     def _with(self, tensors: Sequence[Tensor]) -> list[tuple[Shard, Tensor]]:
@@ -72,5 +64,5 @@ class CutUnits:
                 is_cut = ~over_grid([own == 0 for own in torch.split(flags.cpu(), list(layer.whole.grid))])
                 num_cut = int(is_cut.sum())
                 numbers = torch.where(is_cut, is_cut.cumsum(0) - 1, -1)[layer.outward(torch.arange(layer.num_units))]
-            made.append((num_cut, numbers.to(self._ranks.device)))
+            made.append((num_cut, numbers))
         return made

@@ -73,7 +73,7 @@ class Shard(Layer):
         found, are_here = torch.zeros_like(numbers), torch.ones_like(numbers, dtype=torch.bool)
         for dim, own in zip(self.unit_dims, torch.unravel_index(numbers, self.whole.grid), strict=True):
             known = self.coordinates[dim].to(numbers.device)
-            at = torch.searchsorted(known, own).clamp_(max=len(known) - 1)
+            at = torch.searchsorted(known, own.contiguous()).clamp_(max=len(known) - 1)
             are_here &= known[at] == own
             found = found * len(known) + at
         return found, are_here
@@ -216,6 +216,12 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
+@torch.no_grad()
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, on every rank, which must all ask."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
+
+
 def like(here: Tensor, parameter: Tensor) -> Tensor:
     """What is here as a part of a tensor that is distributed like a parameter."""
     if not is_sharded(parameter):
@@ -240,11 +246,10 @@ def gradient_here(parameter: Tensor) -> Tensor:
 def part_like(tensor: Tensor, parameter: Tensor) -> Tensor:
     """What of a tensor, whole or distributed in whatever way, is here of a parameter of its shape."""
     if not is_sharded(parameter):
-        return tensor.full_tensor() if is_sharded(tensor) else tensor
-    if is_sharded(tensor):
-        if tensor.device_mesh == parameter.device_mesh and tensor.placements == parameter.placements:
-            return local(tensor)
-        tensor = tensor.full_tensor()
+        return whole(tensor)
+    if is_sharded(tensor) and tensor.device_mesh == parameter.device_mesh and tensor.placements == parameter.placements:
+        return local(tensor)
+    tensor = whole(tensor)
     for dim, here in enumerate(indices_here(parameter)):
         if len(here) < tensor.shape[dim]:
             tensor = tensor.index_select(dim, here.to(tensor.device))
@@ -267,6 +272,11 @@ def indices_here(parameter: Tensor) -> tuple[Tensor, ...]:
                 "not known what lies where; leave it out of layers"
             )
     return tuple(found)
+
+
+def is_over(parameter: Tensor, group: "ProcessGroup") -> bool:
+    """Whether the ranks of a group have different parts of a parameter."""
+    return any(own.group_name == group.group_name for own in groups_of(parameter))
 
 
 def groups_of(parameter: Tensor) -> "list[ProcessGroup]":

@@ -1,11 +1,11 @@
 """How the layers of a network are spread over ranks, and what is asked of all ranks about them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from regrow.core import random
 from regrow.core.evidence import MaskedPart
@@ -20,15 +20,28 @@ from regrow.distributed.search import Candidates, first_of
 from regrow.distributed.shard import (
     Shard,
     ShardedChunk,
+    all_groups_of,
     cut_shards,
     groups_of,
     indices_here,
     is_sharded,
     local,
-    part_like,
 )
 
-T = TypeVar("T")
+
+def is_first_of(tensors: Iterable[Tensor]) -> bool:
+    """Whether this rank is the first of all that have parts of some tensors; alone it is."""
+    return all(dist.get_rank(group) == 0 for own in tensors for group in all_groups_of(own))
+
+
+def on_first_of(tensors: Iterable[Tensor], act: Callable[[], None]) -> None:
+    """Let that rank do something, and all others wait for it; what goes wrong is raised on all."""
+    spread = [own for own in tensors if is_sharded(own)]
+    if not spread:
+        act()
+        return
+    problem = attempt(act, None)[1] if is_first_of(spread) else None
+    Ranks([all_groups_of(own) for own in spread], local(spread[0]).device).agree(problem)
 
 
 class Sharding:
@@ -40,8 +53,7 @@ class Sharding:
             Shard(layer.name, tuple(local(own).shape), layer.unit_shape, layer.unit_dims, layer, indices_here(own))
             for layer, own in pairs
         ]
-        device = next(local(own).device for own in parameters if is_sharded(own))
-        self.ranks = Ranks([groups_of(own) for own in parameters], device)
+        self.ranks = Ranks([groups_of(own) for own in parameters], torch.device("cpu"))
         self.is_coarse = not all(layer.is_fine for layer in layers)
         self._parameters = parameters
         self._cut = CutUnits(self.shards, self.ranks)
@@ -55,6 +67,9 @@ class Sharding:
 
     def cut(self, devices: Sequence[torch.device], limit: int | None) -> tuple[ShardedChunk, ...]:
         """Chunks of what is here."""
+        self.ranks.device = next(
+            device for device, own in zip(devices, self._parameters, strict=True) if is_sharded(own)
+        )
         self.chunks = cut_shards(self.shards, devices, limit)
         return self.chunks
 
@@ -88,14 +103,6 @@ class Sharding:
         found: list[int] = self.ranks.add([torch.tensor([n]) for n in counts]).flatten().tolist()
         return found
 
-    def together(self, act: Callable[[], None]) -> None:
-        """Do something on this rank; what goes wrong on any is raised on all."""
-        self.ranks.agree(attempt(act, None)[1])
-
-    def holds_everywhere(self, is_so: bool) -> bool:
-        """Whether something does on every rank that has a part of any layer."""
-        return sum(self.total([int(not is_so)] * len(self.shards))) == 0
-
     def flatten(self, name: str, tensors: Sequence[Tensor], layers: slice) -> list[Tensor]:
         """A quantity of the units here of some layers; that of coarse ones is kept until it is forgotten."""
         if not self.is_coarse:
@@ -109,18 +116,3 @@ class Sharding:
 
     def evidence(self, parts: Sequence[MaskedPart], tally: Tally, step: int) -> ShardedEvidence:
         return ShardedEvidence(parts, tally, step, self.ranks)
-
-    def masks_here(self, masks: Mapping[str, Tensor]) -> list[Tensor]:
-        """Of masks by name, whole or spread over ranks, what is here."""
-        return [part_like(masks[layer.name], own) for layer, own in zip(self.shards, self._parameters, strict=True)]
-
-    def units_of(self, masks: Sequence[Tensor]) -> list[int]:
-        """How many units of each whole layer are in masks; refused if these cut through units."""
-        for layer, is_whole in zip(self.shards, self.ranks_agree(self._cut.are_whole(masks)), strict=True):
-            if not is_whole:
-                raise ValueError(f"the mask of {layer.name} cuts through units; make it constant within each of them")
-        return self.count([layer.reduce(own) for layer, own in zip(self.shards, masks, strict=True)])
-
-    def ranks_agree(self, flags: Sequence[bool]) -> list[bool]:
-        """Whether something holds of each layer on all of its ranks."""
-        return [n == 0 for n in self.total([int(not own) for own in flags])]

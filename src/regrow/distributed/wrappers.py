@@ -49,6 +49,14 @@ def check_averages(wrapper: DistributedDataParallel, parameters: Iterable[Tensor
         )
 
 
+def reshard(model: nn.Module) -> None:
+    """Let a model that FSDP keeps whole between passes have its own parameters again."""
+    for module in model.modules():
+        if _is_a(module, "torch.distributed.fsdp", "FSDPModule"):
+            made: Any = module
+            made.reshard()
+
+
 def has_ranks() -> bool:
     """Whether this process is one of a job."""
     return dist.is_available() and dist.is_initialized()

@@ -7,23 +7,25 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from regrow.core.names import clean, unwrap
+from regrow.distributed.shard import is_sharded, like, part_like
+from regrow.distributed.sharding import is_first_of, on_first_of
+from regrow.distributed.wrappers import reshard
 from regrow.files.atomic import read_steadily
-from regrow.files.format import pick, read, read_index, read_stored, write
+from regrow.files.format import read, read_index, read_stored, write
 from regrow.files.index import BUFFERS
 from regrow.files.packed import choices_to_load, fill, keys_of_vectors, names_of, packable, pick_packed
 from regrow.files.positions import entropy
 from regrow.files.stored import DTYPES, bad
+from regrow.files.whole import collect
 from regrow.kernels.cpu.choose import Choices
 from regrow.sparsifier.live import steps_of
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.sparsifier.summary import LayerInfo, summarise
 from regrow.storage.base import StorageKind
-from regrow.storage.check_masks import num_strays
 from regrow.storage.packed.given import pack_given
 from regrow.storage.packed.layers import packed_slots
 from regrow.storage.packed.meta import check_can_be_filled, make_room
@@ -78,6 +80,7 @@ def save(
 
     Without a sparsifier whatever is not 0 counts as active, in every tensor that gets smaller that way even with a bit
     for each position. `values`: "bfloat16" or "float32" to store active values with another precision than they have.
+    Where the model is spread over ranks all of them call this, and the first one writes.
     """
     if values is not None and values not in DTYPES:
         raise ValueError(f"values must be one of {', '.join(map(repr, DTYPES))} or None, got {values!r}")
@@ -85,12 +88,15 @@ def save(
     packed = _packed_of(model, aliases)
     if sparse is not None and packed and set(packed) != {layer.name for layer in sparse.layers}:
         raise ValueError("the model is packed, but not by this sparsifier; pass the one that belongs to it")
-    masks = _nonzeros(tensors) if sparse is None else {} if packed else _masks_of(sparse, tensors)
-    parts = {name: pick(tensors.pop(name), mask) for name, mask in masks.items()}
+    masks = None if sparse is None else {} if packed else _masks_of(sparse, tensors)
+    dense, parts = collect(tensors, masks, keeps=is_first_of(tensors.values()))
     parts |= {name: pick_packed(slot) for name, slot in packed.items()}
     made_by = {} if sparse is None else {"method": repr(sparse.method), "step": str(sparse.num_steps)}
     buffers = {clean(name) for name, _ in unwrap(model).named_buffers(remove_duplicate=False)}
-    write(path, tensors, parts, aliases=aliases, made_by=made_by, buffers=buffers, values=values)
+    on_first_of(
+        tensors.values(),
+        lambda: write(path, dense, parts, aliases=aliases, made_by=made_by, buffers=buffers, values=values),
+    )
 
 
 def load(path: str | os.PathLike[str], model: nn.Module, *, storage: str | StorageKind = "dense") -> dict[str, Tensor]:
@@ -121,7 +127,9 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, storage: str | Stora
     check_can_be_filled(model)
     content = stored.content()
     make_room(model)
-    model.load_state_dict({own_names[name]: tensor for name, tensor in content.state.items()})
+    own = model.state_dict()
+    state = {own_names[name]: tensor for name, tensor in content.state.items()}
+    model.load_state_dict({key: like(part_like(tensor, own[key]), own[key]) for key, tensor in state.items()})
     return content.masks
 
 
@@ -135,6 +143,8 @@ def _load_to_use(path: str | os.PathLike[str], model: nn.Module, choices: Choice
     origins = stored.index.origins()
     own_names = _own_names(path, model.state_dict(), stored.index.shapes())
     check_can_be_filled(model)
+    if name := next((name for name, own in model.named_parameters() if is_sharded(own)), None):
+        raise ValueError(f"{name} is a DTensor, spread over ranks by torch, which packed storage cannot hold")
     chosen = packable(model, stored.index.sparse_names())
     if not chosen:
         raise bad(path, "it has no sparse layer that can be packed; leave out storage")
@@ -213,19 +223,27 @@ def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     aliases: dict[str, str] = {}
     seen: dict[tuple[object, ...], str] = {}
     vectors = keys_of_vectors(model)
-    for key, value in unwrap(model).state_dict().items():
+    reshard(model)
+    for key, value in unwrap(model).state_dict(keep_vars=True).items():
         name = clean(key)
         if key in vectors:
             continue
         if not isinstance(value, Tensor):
             raise ValueError(f"{name} in the model's state is no tensor but {type(value).__name__}; it cannot be saved")
-        place = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.is_neg(), value.is_conj())
+        place = _place(value)
         if value.numel() and place in seen:
             aliases[name] = seen[place]
             continue
         seen[place] = name
-        tensors[name] = value.detach().cpu()
+        tensors[name] = value
     return tensors, aliases
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    """What tells a tensor from others, and is the same under all names of a tied one."""
+    if is_sharded(tensor):
+        return (id(tensor),)
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_neg(), tensor.is_conj()
 
 
 def _packed_of(model: nn.Module, aliases: dict[str, str]) -> dict[str, Slot]:
@@ -242,24 +260,8 @@ def _packed_of(model: nn.Module, aliases: dict[str, str]) -> dict[str, Slot]:
 
 
 def _masks_of(sparse: Sparsifier, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    masks = {name: mask.cpu() for name, mask in sparse.masks().items()}
+    masks = sparse.masks()
     for name, mask in masks.items():
         if name not in tensors or tensors[name].shape != mask.shape:
             raise ValueError(f"the model has no tensor {name!r} like the sparsifier's; do they belong together?")
-        if count := num_strays(tensors[name], mask):
-            raise ValueError(
-                f"{name} is not 0 at {count:,} of the places where the sparsifier has no weight, so the file would be "
-                "of another network; save the weights that it trained, or leave it out to keep whatever is not 0"
-            )
-    return masks
-
-
-def _nonzeros(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    masks = {}
-    for name, tensor in tensors.items():
-        if tensor.dtype in DTYPES.values() and tensor.dim() > 0:
-            mask = (tensor != 0) | torch.signbit(tensor)  # a negative zero is something too
-            bits = 8 * tensor.element_size()
-            if bits * int(mask.count_nonzero()) + mask.numel() < bits * mask.numel():
-                masks[name] = mask
     return masks

@@ -14,12 +14,13 @@ from regrow.core.random import NUM_SEEDS
 from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.distributed.shard import is_sharded
-from regrow.distributed.wrappers import check_not_sharded
+from regrow.distributed.wrappers import check_not_sharded, reshard
 from regrow.methods.method import NEEDS, Method
 from regrow.sparsifier.hints import hint, of_endless_method, of_lost_signals, of_other_settings
 from regrow.sparsifier.layers import Selection, choose_layers
 from regrow.sparsifier.left_dense import left_dense, of_much
 from regrow.sparsifier.live import steps_of
+from regrow.sparsifier.ranks import compare_shards
 from regrow.sparsifier.resume import start_of
 from regrow.sparsifier.sparsifier import Sparsifier
 from regrow.sparsifier.state import checked
@@ -67,6 +68,7 @@ def attach(
     check_not_sharded(model, optimizer)
     optimizer = owner_of_state(optimizer)
     _check_arguments(model, optimizer, method, start, seed)
+    reshard(model)
     _check_rescale(rescale, start)
     if resume is not None and start != "random":
         raise ValueError("resume brings the masks that were saved; leave out start, or resume")
@@ -84,6 +86,7 @@ def attach(
     _check_not_attached(model, parameters)
     if resume is not None:
         start, seed = start_of(resume, method, sparse_layers, kind.name)
+    compare_shards(chosen, method, seed, start if isinstance(start, str) else "masks")
     tally = _first_tally(method, sparse_layers, start)
     left = left_dense(model, optimizer, parameters, undivided)
     is_drawn = start == "random" and rescale is None and kind.name != "hashed"
@@ -149,8 +152,7 @@ def _first_tally(method: Method, layers: Sequence[Layer], start: str | Mapping[s
     target = method.budget(everything)
     check_together(layers, target, method.distribution)
     if isinstance(start, Mapping):
-        check_masks(start, layers)
-        active = tuple(int(layer.reduce(start[layer.name]).count_nonzero()) for layer in layers)
+        active = tuple(check_masks(start, layers))
         held = sum(count * size for count, size in zip(active, sizes, strict=True))
         if "changing_budget" not in method.needs:
             return Tally(sizes, units, active, active, held, held, nothing)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regrow.core.names import named_parameters, unwrap
+from regrow.distributed.wrappers import reshard
 from regrow.storage.base import Storage
 
 Places = tuple[list[dict[str, nn.Parameter | None]], list[str], list[Tensor]]
@@ -35,6 +36,8 @@ class Belonging:
     def problem(self) -> str | None:
         """What is wrong; otherwise parameters that were only moved, to another module or position, are found again."""
         name = type(self._optimizer).__name__
+        if self.model is not None:
+            reshard(self.model)
         self.seats = self._find_seats()
         if left_out := self._first_without(set(map(id, self.seats[2]))):
             return (
@@ -44,8 +47,8 @@ class Belonging:
         if replaced := self._first_without(self._in_model()):
             return (
                 f"the model has another {replaced} than the one its optimizer trains sparsely; what replaces "
-                f"parameters, as load_state_dict(assign=True) does, must come before {name} is built and attached, and "
-                "sharding is not supported yet"
+                f"parameters, as sharding and load_state_dict(assign=True) do, must come before {name} is built and "
+                "attached"
             )
         self.places = self._find_places()
         return None

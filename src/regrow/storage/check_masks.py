@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regrow.core.units import Layer
+from regrow.distributed.shard import whole
 
 
 def num_strays(tensor: Tensor, mask: Tensor) -> int:
@@ -41,8 +42,11 @@ def check_shapes(layers: Sequence[Layer], parameters: Sequence[Tensor]) -> None:
             )
 
 
-def check_masks(masks: Mapping[str, Tensor], layers: Sequence[Layer]) -> None:
-    """Refuse masks that do not fit the layers one to one, unit by unit, with something active in each."""
+def check_masks(masks: Mapping[str, Tensor], layers: Sequence[Layer]) -> list[int]:
+    """How many units of each layer are in masks; refused if these do not fit, unit by unit, with something in each.
+
+    Of masks that are spread over ranks one after the other is made whole.
+    """
     if not isinstance(masks, Mapping):
         raise ValueError(f"masks must be given by the name of their layer, got {type(masks).__name__}")
     names = {layer.name for layer in layers}
@@ -51,11 +55,15 @@ def check_masks(masks: Mapping[str, Tensor], layers: Sequence[Layer]) -> None:
         raise ValueError(
             f"masks and sparse layers differ (missing: {missing[:5]}, unknown: {extra[:5]}); give one for each layer"
         )
+    counts = []
     for layer in layers:
         mask = masks[layer.name]
+        mask = whole(mask) if isinstance(mask, Tensor) else mask
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != layer.shape:
             raise ValueError(f"the mask of {layer.name} must be a bool tensor of shape {layer.shape}")
         if not bool(mask.any()):
             raise ValueError(f"the mask of {layer.name} is empty; leave at least one unit active in each layer")
         if not layer.cuts_no_unit(mask):
             raise ValueError(f"the mask of {layer.name} cuts through units; make it constant within each of them")
+        counts.append(int(layer.reduce(mask).count_nonzero()))
+    return counts

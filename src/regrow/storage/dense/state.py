@@ -16,11 +16,11 @@ def check_state(state: Mapping[str, Any], layers: Sequence[Layer], beside: Mappi
     `beside`: of each kind a tensor for every layer.
     """
     check_kind(state, "dense", {"masks", "beside"})
-    check_masks(state["masks"], layers)
+    counts = check_masks(state["masks"], layers)
     check_keys(state["beside"], beside, "beside")
     for kind, tensors in beside.items():
         theirs = state["beside"][kind]
         check_keys(theirs, [layer.name for layer in layers], kind)
         for layer, tensor in zip(layers, tensors, strict=True):
             check_like(theirs[layer.name], tensor, f"{kind} of {layer.name}")
-    return [int(layer.reduce(state["masks"][layer.name]).count_nonzero()) for layer in layers]
+    return counts

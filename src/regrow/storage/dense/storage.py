@@ -45,13 +45,13 @@ class DenseStorage:
         self._kept = KeptGradients()
         self._zeroed: Zeroed | None = None
         self._chunk_units = chunk_units
+        self.sharding = Sharding.of(layers, self.parameters)
         self._lay_out(layers)
 
     def _lay_out(self, layers: Sequence[Layer]) -> None:
         self.layers = list(layers)
         self.weights = [local(parameter.detach()) for parameter in self.parameters]
         self._addresses = [weight.data_ptr() for weight in self.weights]
-        self.sharding = Sharding.of(self.layers, self.parameters)
         self._here: Sequence[Layer] = self.layers if self.sharding is None else self.sharding.shards
         devices = [weight.device for weight in self.weights]
         cut = partial(cut_into_chunks, self.layers) if self.sharding is None else self.sharding.cut
@@ -92,8 +92,11 @@ class DenseStorage:
     # What is there
 
     def check_weights(self) -> None:
+        check_zeros(self.layers, self._count_strays())
+
+    def _count_strays(self) -> list[int]:
         counts = list(map(num_strays, self.weights, self._masks))
-        check_zeros(self.layers, counts if self.sharding is None else self.sharding.total(counts))
+        return counts if self.sharding is None else self.sharding.total(counts)
 
     @property
     def index_bytes(self) -> int:
@@ -101,10 +104,7 @@ class DenseStorage:
         return sum(tensor.nbytes for tensor in (*self._masks, *beside))
 
     def count(self) -> list[int]:
-        return self._count_here() if self.sharding is None else self.sharding.count(self._units)
-
-    def _count_here(self) -> list[int]:
-        return [int(units.count_nonzero()) for units in self._units]
+        return self._topology.count() if self.sharding is None else self.sharding.count(self._units)
 
     def masks(self) -> dict[str, Tensor]:
         return self._by_name(self._masks)
@@ -126,8 +126,7 @@ class DenseStorage:
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take over a topology given as one mask per layer."""
-        whole = [masks[layer.name] for layer in self.layers]
-        self._topology.set_masks(whole if self.sharding is None else self.sharding.masks_here(masks))
+        self._topology.set_masks(self._here_of(masks))
 
     # What lies beside the weights
 
@@ -177,9 +176,8 @@ class DenseStorage:
             return None
 
         def tensors(name: str) -> Sequence[Tensor]:
-            return (
-                self.weights if name == "weight" else self._topology.active if name == "active" else self.beside(name)
-            )
+            own = {"weight": self.weights, "active": self._topology.active}
+            return own[name] if name in own else self.beside(name)
 
         return self.chunks[0], tensors
 
@@ -187,7 +185,7 @@ class DenseStorage:
 
     def begin(self, optimizer: Optimizer, factors: Sequence[float]) -> None:
         """Zero what is inactive, for the first time, and multiply what is left of each layer."""
-        has_strays = any(map(num_strays, self.weights, self._masks))
+        has_strays = any(self._count_strays())
         self.zero_inactive(optimizer)
         for weight, factor in zip(self.weights, factors, strict=True):
             if factor != 1:
@@ -216,8 +214,11 @@ class DenseStorage:
 
     def is_masked(self, i: int) -> bool:
         gradient = self._gradients()[i]
-        is_masked = gradient is None or num_strays(gradient, self._masks[i]) == 0
-        return is_masked if self.sharding is None else self.sharding.holds_everywhere(is_masked)
+        return self._sum(0 if gradient is None else num_strays(gradient, self._masks[i])) == 0
+
+    def _sum(self, count: int) -> int:
+        """Of a number on each rank."""
+        return count if self.sharding is None else self.sharding.ranks.add_up(count)
 
     def keep_gradients(self, kinds: frozenset[str], fresh: Sequence[int], scale: Tensor | None) -> None:
         scale = scale if scale is None else local(scale)
@@ -238,7 +239,7 @@ class DenseStorage:
         if self.sharding is None:
             return Evidence(self._parts(tally.active), tally, step)
         self.sharding.forget()
-        return self.sharding.evidence(self._parts(self._count_here()), tally, step)
+        return self.sharding.evidence(self._parts(self._topology.count()), tally, step)
 
     def _parts(self, counts: Sequence[int]) -> list[MaskedPart]:
         everywhere = [partial(self._everywhere, chunk) for chunk in self.chunks]
@@ -262,11 +263,8 @@ class DenseStorage:
 
     def apply(self, plan: Plan, evidence: Evidence, optimizer: Optimizer) -> None:
         """What comes is 0 already, weight and state, because it was inactive."""
-        pruned, grown, counts = (
-            evidence.split(plan.pruned),
-            evidence.split(plan.grown),
-            evidence.counts_here(plan.pruned),
-        )
+        pruned, grown = evidence.split(plan.pruned), evidence.split(plan.grown)
+        counts = evidence.counts_here(plan.pruned)
         self._topology.change(pruned, grown)
         for own in self._beside.values():
             if own.fresh is not None:
@@ -306,17 +304,23 @@ class DenseStorage:
         return {"storage": "dense", "masks": self.masks(), "beside": beside}
 
     def check(self, state: Mapping[str, Any]) -> list[int]:
-        counts = check_state(state, self.layers, {name: own.tensors for name, own in self._beside.items()})
+        beside = {name: list(map(like, own.tensors, self.parameters)) for name, own in self._beside.items()}
+        counts = check_state(state, self.layers, beside)
         if self._zeroed is not None:
-            self._zeroed.check(state["masks"])
+            self._zeroed.check(self._here_of(state["masks"]), self._sum)
         return counts
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._zeroed = None
         self.set_masks(state["masks"])
         for kind, own in self._beside.items():
-            for layer, parameter, tensor in zip(self.layers, self.parameters, own.tensors, strict=True):
-                tensor.copy_(part_like(state["beside"][kind][layer.name], parameter))
+            for tensor, theirs in zip(own.tensors, self._here_of(state["beside"][kind]), strict=True):
+                tensor.copy_(theirs)
+
+    def _here_of(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Of tensors by name, whole or spread over ranks, what is here."""
+        pairs = zip(self.layers, self.parameters, strict=True)
+        return [part_like(tensors[layer.name], own) for layer, own in pairs]
 
     def copy(self, memo: dict[int, Any]) -> "DenseStorage":
         return DenseStorage(self.layers, copy.deepcopy(self.parameters, memo), self._chunk_units)

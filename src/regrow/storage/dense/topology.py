@@ -43,6 +43,10 @@ class Topology:
             active.index_fill_(0, in_, True)
         self._expand()
 
+    def count(self) -> list[int]:
+        """How many units of each layer are active, here."""
+        return [int(units.count_nonzero()) for units in self.units]
+
     def _expand(self) -> None:
         for layer, units, mask in zip(self._layers, self.units, self.masks, strict=True):
             if not layer.is_fine:
