@@ -391,3 +391,11 @@ def test_not_a_number_where_nothing_is_active_is_refused_too(tmp_path: Path):
         model[3].weight[place] = float("nan")
     with pytest.raises(ValueError, match=r"3\.weight is not 0 at 1 of the places"):
         regrow.save(tmp_path / "m.safetensors", model, sparse)
+
+
+def test_the_same_model_is_the_same_bytes(tmp_path):
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
+    sparse = regrow.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), regrow.SET(sparsity=0.5))
+    for name in ("one", "other"):
+        regrow.save(tmp_path / name, model, sparse)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()

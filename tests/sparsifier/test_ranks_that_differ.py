@@ -152,27 +152,56 @@ def zero(rank):
     attach_unchanged(model, optimizer)
 
 
-def attach_unchanged(model, optimizer):
+def attach_unchanged(model, optimizer, method=METHOD, **options):
     before = [parameter.detach().clone() for parameter in model.parameters()]
     try:
-        regrow.attach(model, optimizer, METHOD)
+        regrow.attach(model, optimizer, method, **options)
     finally:
-        assert all(map(torch.equal, map(local, before), map(local, model.parameters())))
+        pairs = zip(map(local, before), map(local, model.parameters()), strict=True)
+        assert all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
 
 
 def local(tensor):
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor.detach()
 
 
-def fsdp2(rank):
+def fsdp2(rank, method=METHOD, **options):
     model = two_layers(0)
     fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
-    attach_unchanged(model, sgd(model))
+    attach_unchanged(model, sgd(model), method, **options)
 
 
-def tensor_parallel(rank):
+def packed_under_fsdp2(rank):
+    fsdp2(rank, storage="packed")
+
+
+def hashed_under_fsdp2(rank):
+    fsdp2(rank, regrow.Hashed(sparsity=0.8))
+
+
+def packed_under_tensor_parallelism(rank):
     model = parallelize_module(two_layers(0), init_device_mesh("cpu", (2,)), {"0": ColwiseParallel()})
-    attach_unchanged(model, sgd(model))
+    attach_unchanged(model, sgd(model), storage="packed")
+
+
+def seeds_under_fsdp2(rank):
+    fsdp2(rank, seed=3 + rank)
+
+
+def methods_under_fsdp2(rank):
+    fsdp2(rank, regrow.DSR(sparsity=0.8, period=1 + rank))
+
+
+def starts_under_fsdp2(rank):
+    fsdp2(rank, start=["random", "magnitude"][rank])
+
+
+def not_finite_on_one_rank(rank):
+    model = two_layers(0)
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    with torch.no_grad():
+        model[0].weight.to_local()[0, 0] = torch.nan if rank else 0.0
+    attach_unchanged(model, sgd(model), start="magnitude")
 
 
 def fsdp1(rank, **options):
@@ -209,8 +238,13 @@ def fsdp1_inner_flat_model(rank):
 
 SHARDED = {
     zero: "ZeroRedundancyOptimizer keeps the state of a weight on one rank only",
-    fsdp2: r"0\.weight is a DTensor",
-    tensor_parallel: r"0\.weight is a DTensor",
+    packed_under_fsdp2: r"0\.weight is a DTensor, spread over ranks by torch, which packed storage cannot hold",
+    hashed_under_fsdp2: r"0\.weight is a DTensor, spread over ranks by torch, which hashed storage cannot hold",
+    packed_under_tensor_parallelism: r"0\.weight is a DTensor, spread over ranks by torch, which packed storage",
+    seeds_under_fsdp2: "rank 1 has another seed than rank 0",
+    methods_under_fsdp2: "rank 1 has another method than rank 0",
+    starts_under_fsdp2: "rank 1 has another start than rank 0",
+    not_finite_on_one_rank: r"cannot start by magnitude: 0\.weight has weights that are NaN",
     fsdp1: "the model is sharded over ranks by FullyShardedDataParallel",
     fsdp1_use_orig_params: "the model is sharded over ranks by FullyShardedDataParallel",
     fsdp1_a_unit_for_each_layer: "the model is sharded over ranks by FullyShardedDataParallel",

@@ -36,12 +36,21 @@ def is_first_of(tensors: Iterable[Tensor]) -> bool:
 
 def on_first_of(tensors: Iterable[Tensor], act: Callable[[], None]) -> None:
     """Let that rank do something, and all others wait for it; what goes wrong is raised on all."""
-    spread = [own for own in tensors if is_sharded(own)]
-    if not spread:
+    if (ranks := _ranks_of(tensors)) is None:
         act()
         return
-    problem = attempt(act, None)[1] if is_first_of(spread) else None
-    Ranks([all_groups_of(own) for own in spread], local(spread[0]).device).agree(problem)
+    ranks.agree(attempt(act, None)[1] if is_first_of(tensors) else None)
+
+
+def is_on_any_of(tensors: Iterable[Tensor], is_so: bool) -> bool:
+    """Whether something is so on any rank that has a part of some tensors."""
+    ranks = _ranks_of(tensors)
+    return is_so if ranks is None else ranks.add_up(int(is_so)) > 0
+
+
+def _ranks_of(tensors: Iterable[Tensor]) -> Ranks | None:
+    spread = [own for own in tensors if is_sharded(own)]
+    return Ranks([all_groups_of(own) for own in spread], local(spread[0]).device) if spread else None
 
 
 class Sharding:

@@ -11,6 +11,7 @@ Older formats are read for ever. In the place of `positions` format 3 had `masks
 the first in the lowest bit, and its buffers were in `dense:DTYPE`; format 2 had no checksum, either.
 """
 
+import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -90,7 +91,18 @@ def write(
         decode(metadata, len(payload))
     except ValueError as error:
         raise ValueError(f"the model cannot be saved, as nothing would read the file: {error}") from None
-    write_atomically(Path(path), lambda file: file.write(payload))
+    header, begin = _in_order(payload)
+    write_atomically(Path(path), lambda file: file.writelines([header, memoryview(payload)[begin:]]))
+
+
+def _in_order(payload: bytes) -> tuple[bytes, int]:
+    """The header of a file with its metadata sorted, so that the same model is the same bytes, and where it ended."""
+    begin = 8 + int.from_bytes(payload[:8], "little")
+    header = json.loads(payload[8:begin])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, begin
 
 
 def read(path: str | os.PathLike[str]) -> Content:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from regrow.core.rewire import candidates, plan
 from regrow.core.row import Tally
 from regrow.distributed.shard import local
+from regrow.distributed.sharding import is_on_any_of
 from regrow.distributed.wrappers import has_ranks
 from regrow.kernels.gpu import is_capturing
 from regrow.methods.method import Method
@@ -103,7 +104,9 @@ class Steps:
 
     def _has_gradients(self) -> bool:
         """Without any, a step is only taken to make an optimizer's state, and weights are loaded after it."""
-        return any(own.grad is not None and bool(local(own.grad).any()) for own in self.storage.parameters)
+        parameters = self.storage.parameters
+        are_some = any(own.grad is not None and bool(local(own.grad).any()) for own in parameters)
+        return is_on_any_of(parameters, are_some)
 
     def _follow(self) -> None:
         if self.rewirable is not None:
