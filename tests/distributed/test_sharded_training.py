@@ -2,6 +2,7 @@
 
 import os
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from distributed.ranks import on_ranks
 from distributed.test_shards import methods, same, whole
 from every_method import make
 from regrow.distributed.collectives import SENT
-from regrow.distributed.shard import local
+from regrow.distributed.dtensor import local
 
 METHODS = {
     name: make(cls, sparsity=0.8, period=2, until=60, threshold=0.05, temperature=1e-3)
@@ -35,7 +36,7 @@ class Trio:
 
     def __init__(self, name: str, seed: int = 0, widths: tuple[int, ...] = (12, 20, 7, 4)) -> None:
         torch.manual_seed(seed)
-        layers = [nn.Linear(inputs, outputs) for inputs, outputs in zip(widths, widths[1:], strict=False)]
+        layers = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(widths)]
         self.model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())))
         if dist.is_initialized():
             mesh = init_device_mesh("cpu", (dist.get_world_size(),))

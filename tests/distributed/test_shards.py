@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import regrow
 from distributed.ranks import on_ranks
 from every_method import in_every_way
-from regrow.distributed.shard import like, part_like
+from regrow.distributed.dtensor import like, part_like
 
 NUM_STEPS = 5
 UNITS = ("weight", regrow.Block(2, 3), "channel")
@@ -80,7 +80,6 @@ def train_by_hand(method: regrow.Method, layout: Any = None, start: str = "rando
     sparse = regrow.attach(
         model, optimizer, method, start=start, seed=3, exclude=["last"] if "Block" in repr(method.granularity) else ()
     )
-    seen = []
     for step in range(NUM_STEPS):
         generator = torch.Generator().manual_seed(step)
         for parameter in model.parameters():

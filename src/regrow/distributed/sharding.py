@@ -14,19 +14,11 @@ from regrow.core.row import Tally, join
 from regrow.core.units import Layer
 from regrow.distributed.collectives import Ranks, attempt
 from regrow.distributed.draws import draw_free
+from regrow.distributed.dtensor import all_groups_of, groups_of, indices_here, is_sharded, local
 from regrow.distributed.evidence import ShardedEvidence
 from regrow.distributed.magnitudes import CutUnits
 from regrow.distributed.search import Candidates, first_of
-from regrow.distributed.shard import (
-    Shard,
-    ShardedChunk,
-    all_groups_of,
-    cut_shards,
-    groups_of,
-    indices_here,
-    is_sharded,
-    local,
-)
+from regrow.distributed.shard import Shard, ShardedChunk, cut_shards
 
 
 def is_first_of(tensors: Iterable[Tensor]) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from regrow.core.names import clean, unwrap
-from regrow.distributed.shard import is_sharded, like, part_like
+from regrow.distributed.dtensor import is_sharded, like, part_like
 from regrow.distributed.sharding import is_first_of, on_first_of
 from regrow.distributed.wrappers import reshard
 from regrow.files.atomic import read_steadily

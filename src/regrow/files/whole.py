@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from regrow.distributed.shard import whole
+from regrow.distributed.dtensor import whole
 from regrow.files.format import pick
 from regrow.files.stored import DTYPES, SparseTensor
 from regrow.storage.check_masks import num_strays

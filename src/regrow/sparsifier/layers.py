@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from regrow.core.names import match, named_parameters, suggest, unwrap
 from regrow.core.units import Block, Granularity, Layer, cut, is_cuttable
-from regrow.distributed.shard import local
+from regrow.distributed.dtensor import local
 from regrow.sparsifier.shared_memory import check_memory
 
 Selection = None | str | Iterable[str] | Callable[[str, nn.Parameter], bool]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regrow.core.units import Layer
 from regrow.distributed.agreement import check_agreement, fingerprint
-from regrow.distributed.shard import all_groups_of, is_over, is_sharded, local
+from regrow.distributed.dtensor import all_groups_of, is_over, is_sharded, local
 from regrow.distributed.wrappers import check_averages, replicas_of
 from regrow.methods.method import Method
 from regrow.storage.base import Chosen

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from regrow.core.rewire import candidates, plan
 from regrow.core.row import Tally
-from regrow.distributed.shard import local
+from regrow.distributed.dtensor import local
 from regrow.distributed.sharding import is_on_any_of
 from regrow.distributed.wrappers import has_ranks
 from regrow.kernels.gpu import is_capturing

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regrow.core.units import Layer
-from regrow.distributed.shard import whole
+from regrow.distributed.dtensor import whole
 
 
 def num_strays(tensor: Tensor, mask: Tensor) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regrow.distributed.shard import gradient_here, local
+from regrow.distributed.dtensor import gradient_here, local
 from regrow.methods.effects.effect import Effect
 
 

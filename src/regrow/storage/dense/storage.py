@@ -17,7 +17,7 @@ from regrow.core.rewire import Plan
 from regrow.core.row import Chunk, Tally, cut_into_chunks, join
 from regrow.core.selections import positions_of
 from regrow.core.units import Layer, memory_order
-from regrow.distributed.shard import gradient_here, like, local, part_like
+from regrow.distributed.dtensor import gradient_here, laid_out_like, like, local, part_like
 from regrow.distributed.sharding import Sharding
 from regrow.kernels.gpu import can_use_triton
 from regrow.kernels.gpu.selections import selections_on
@@ -84,10 +84,7 @@ class DenseStorage:
         )
         self._topology.set_masks(masks)
         for own in (*self._beside.values(), *self._carried):
-            own.tensors = [
-                torch.empty_like(weight, dtype=old.dtype).copy_(old)
-                for weight, old in zip(self.weights, own.tensors, strict=True)
-            ]
+            own.tensors = list(map(laid_out_like, own.tensors, self.weights, self.parameters))
 
     # What is there
 
