@@ -28,7 +28,6 @@ from regrow.core.selections import (
     k_smallest,
     k_smallest_each,
     positions_of,
-    without_largest,
 )
 
 
@@ -282,8 +281,7 @@ class Evidence(Quantities):
     def spare_largest(self, chosen: Units, groups: Sequence[Sequence[int]], excesses: Sequence[int]) -> Units:
         """Less of some active units: of each group of layers the largest, as many weights as are an excess or more."""
         sizes = self.weight.index_select(0, torch.searchsorted(self.position, chosen.positions)).abs().cpu()
-        goes, counts = without_largest(sizes, chosen.counts, self.tally.unit_sizes, groups, excesses)
-        return Units(chosen.positions[goes.to(chosen.positions.device)], counts)
+        return chosen.without_largest(sizes, self.tally.unit_sizes, groups, excesses)
 
     def counts_here(self, units: Units) -> Sequence[int]:
         """How many units of each layer are in a list of positions: not those on other ranks."""

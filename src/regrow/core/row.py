@@ -106,6 +106,20 @@ class Units:
     positions: Tensor
     counts: Sequence[int]
 
+    def without_largest(
+        self, magnitude: Tensor, unit_sizes: Sequence[int], groups: Sequence[Sequence[int]], excesses: Sequence[int]
+    ) -> "Units":
+        """Less the largest of each group of layers, as many as weigh its excess; of equal ones the first."""
+        layer_of = torch.arange(len(self.counts)).repeat_interleave(torch.tensor(self.counts))
+        stays = torch.ones_like(magnitude, dtype=torch.bool)
+        for group, excess in zip(groups, excesses, strict=True):
+            ours = torch.isin(layer_of, torch.tensor(group)).nonzero().flatten()
+            largest_first = ours[magnitude[ours].argsort(descending=True, stable=True)]
+            sizes = torch.tensor(unit_sizes)[layer_of[largest_first]]
+            stays[largest_first[sizes.cumsum(0) - sizes < excess]] = False
+        left = layer_of[stays].bincount(minlength=len(self.counts)).tolist()
+        return Units(self.positions[stays.to(self.positions.device)], left)
+
 
 def join(pieces: Sequence[Tensor]) -> Tensor:
     """One flat tensor out of those of some layers; a view where there is one, a copy where there are more."""

@@ -37,7 +37,6 @@ class Listed:
         return self.positions[first:last]
 
 
-Groups = Sequence[Sequence[int]]
 Active = Tensor | Listed
 """Which units of a chunk are active: a flag for each, or a list."""
 
@@ -280,23 +279,6 @@ def _is_first(places: Tensor) -> Tensor:
     differs = torch.ones_like(values, dtype=torch.bool)
     torch.ne(values[1:], values[:-1], out=differs[1:])
     return torch.empty_like(differs).scatter_(0, ordered.bitwise_and_((1 << shift) - 1), differs)
-
-
-def without_largest(
-    magnitude: Tensor, counts: Sequence[int], unit_sizes: Sequence[int], groups: Groups, excesses: Sequence[int]
-) -> tuple[Tensor, list[int]]:
-    """Flags of what is left of some units, so many of each layer, and how many that are.
-
-    Of each group of layers the largest are left out, as many as weigh its excess; of equal ones the first.
-    """
-    layer_of = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-    stays = torch.ones_like(magnitude, dtype=torch.bool)
-    for group, excess in zip(groups, excesses, strict=True):
-        ours = torch.isin(layer_of, torch.tensor(group)).nonzero().flatten()
-        largest_first = ours[magnitude[ours].argsort(descending=True, stable=True)]
-        sizes = torch.tensor(unit_sizes)[layer_of[largest_first]]
-        stays[largest_first[sizes.cumsum(0) - sizes < excess]] = False
-    return stays, layer_of[stays].bincount(minlength=len(counts)).tolist()
 
 
 def exact_means(values: Tensor, lengths: Sequence[int]) -> list[float]:

@@ -85,7 +85,7 @@ class ShardedEvidence(Evidence):
         return first_of(largest_first, [1] * len(self.tally.active), self._ranks, Order(is_last_first=True))
 
     def mean_of_each(self, score: Score) -> list[float]:
-        nothing = [torch.zeros(0, dtype=torch.float64, device=self._device)] * len(self.tally.active)
+        nothing = [torch.zeros(0, dtype=torch.float64, device=self._parts[0].chunk.device)] * len(self.tally.active)
         scores, problem = attempt(lambda: self._finite_per_layer(score), nothing)
         self._ranks.agree(problem)
         return _exact_means(scores, self.tally.active, self._ranks)

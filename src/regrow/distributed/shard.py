@@ -160,15 +160,15 @@ class ShardedChunk(Chunk):
         )
 
     def places(self, positions: Tensor) -> Tensor:
+        """Where ascending positions in the row are here; those that are elsewhere are left out."""
         ends = torch.tensor(self.begins[1:], device=positions.device)
         up_to = [0, *torch.searchsorted(positions, ends).tolist()]
         pieces = torch.split(positions, [end - begin for begin, end in pairwise(up_to)])
-        return torch.cat(
-            [
-                layer.inward(own - begin)[0] + offset
-                for layer, own, offset, begin in zip(self.layers, pieces, self.offsets, self.begins, strict=False)
-            ]
-        )
+        found = []
+        for layer, own, offset, begin in zip(self.layers, pieces, self.offsets, self.begins, strict=False):
+            units, are_here = layer.inward(own - begin)
+            found.append(units[are_here] + offset)
+        return torch.cat(found)
 
     @cached_property
     def counted(self) -> Tensor | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from regrow.core.units import Layer
 from regrow.distributed.agreement import check_agreement, fingerprint
 from regrow.distributed.dtensor import all_groups_of, is_over, is_sharded, local
+from regrow.distributed.sharding import is_on_any_of
 from regrow.distributed.wrappers import check_averages, replicas_of
 from regrow.methods.method import Method
 from regrow.storage.base import Chosen
@@ -29,6 +30,12 @@ def compare_shards(chosen: Chosen, method: Method, seed: int, how: str) -> None:
     }
     for group in _groups([parameter for _, parameter in chosen]):
         check_agreement(told, group, ValueError, "attached nothing")
+
+
+def has_gradients(parameters: Sequence[Tensor]) -> bool:
+    """Without any, a step is only taken to make an optimizer's state, and weights are loaded after it."""
+    are_some = any(own.grad is not None and bool(local(own.grad).any()) for own in parameters)
+    return is_on_any_of(parameters, are_some)
 
 
 def compare_ranks(steps: "Steps") -> None:

@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 
 from regrow.core.rewire import candidates, plan
 from regrow.core.row import Tally
-from regrow.distributed.dtensor import local
-from regrow.distributed.sharding import is_on_any_of
 from regrow.distributed.wrappers import has_ranks
 from regrow.kernels.gpu import is_capturing
 from regrow.methods.method import Method
@@ -22,7 +20,7 @@ from regrow.sparsifier import copies, live
 from regrow.sparsifier.belonging import Belonging
 from regrow.sparsifier.history import MOST_RECORDS, Callbacks, Rewiring
 from regrow.sparsifier.hooks import EVERYWHERE, Gradients, StepHooks
-from regrow.sparsifier.ranks import compare_ranks
+from regrow.sparsifier.ranks import compare_ranks, has_gradients
 from regrow.sparsifier.state import as_state
 from regrow.storage.base import Foresighted, Rewirable, Storage
 from regrow.storage.optimizer_state import SeenState
@@ -83,7 +81,8 @@ class Steps:
             raise RuntimeError(problem)
         self._follow()
         is_written = self._is_checked and self._versions != [own._version for own in self.storage.parameters]
-        if not self._is_checked and not is_capturing() and self._has_gradients() and (is_step or not has_ranks()):
+        may_be_first = not self._is_checked and not is_capturing() and (is_step or not has_ranks())
+        if may_be_first and has_gradients(self.storage.parameters):
             compare_ranks(self)  # first, since weights may be wrong on one rank alone
             self._is_checked = is_written = True
         if is_written and self.rewirable is not None and not is_capturing():
@@ -101,12 +100,6 @@ class Steps:
             return all(are_in_model) and all(are_trained)
         except LookupError:
             return False
-
-    def _has_gradients(self) -> bool:
-        """Without any, a step is only taken to make an optimizer's state, and weights are loaded after it."""
-        parameters = self.storage.parameters
-        are_some = any(own.grad is not None and bool(local(own.grad).any()) for own in parameters)
-        return is_on_any_of(parameters, are_some)
 
     def _follow(self) -> None:
         if self.rewirable is not None:
