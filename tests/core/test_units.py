@@ -337,3 +337,11 @@ def test_a_mask_with_one_weight_changed_cuts_a_unit_unless_weights_are_units(cas
     mask.view(-1)[place] = True
     assert layer.cuts_no_unit(mask) == layer.is_fine
     assert layer.reduce(mask).nonzero().flatten().tolist() == [number_of_unit(layer).flatten()[place]]
+
+
+@given(st.lists(st.floats(0, 2.0**100, width=32), min_size=6, max_size=6), st.permutations(range(6)))
+def test_the_mean_magnitude_of_a_unit_is_the_same_in_whatever_order_it_is_added_up(values, order):
+    layer = cut("layer", torch.empty(1, 6), "channel")
+    tensor = torch.tensor([values])
+    assert torch.equal(layer.flatten(tensor), layer.flatten(tensor[:, list(order)]))
+    assert torch.allclose(layer.flatten(tensor).double(), tensor.double().mean(), rtol=1e-7)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-PRELOADED = ["regrow", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.distributed.checkpoint"]
+PRELOADED = ["regrow", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp"]
 
 
 def on_ranks(num_ranks: int, act: Callable[..., Any], folder: Path, *given: Any) -> list[Any]:
