@@ -124,7 +124,6 @@ def test_a_polite_kill_saves_on_all_ranks_at_the_same_step(tmp_path: Path):
     assert torch.load(tmp_path / RUN.id / "checkpoint.pt")["step"] >= 10
 
 
-@pytest.mark.skip(reason="attach refuses shards so far")
 def test_shards_are_trained_as_copies_are_and_saved_whole(whole: Path, tmp_path: Path):
     with together(tmp_path, "--shard") as process:
         trouble = process.communicate(timeout=120)[1]
