@@ -32,9 +32,20 @@ def methods(draw):
         options |= {"prune": draw(st.one_of(st.integers(0, 60), st.floats(0, 1))), "threshold": 0.05}
     if cls is regrow.SET:
         options["fraction"] = draw(st.one_of(st.integers(0, 60), st.floats(0, 1)))
-    if cls is regrow.Gradual:
+    if cls in (regrow.Gradual, regrow.TopK):
         options["until"] = 6
+    if cls is regrow.TopK:
+        options |= {"period": draw(st.integers(1, 3)), "ramp": draw(st.sampled_from([0.0, 0.5, 1.0]))}
     return make(cls, **options, temperature=1e-4)
+
+
+@st.composite
+def moments(draw, method, optimizer):
+    """How moments of what grows begin, where method and optimizer leave a choice."""
+    if optimizer.startswith("SGD") or method.rewires_every_step or "dense_step" in method.needs:
+        return "clean"
+    is_mean = optimizer in ("Adam", "AdamW", "NAdam")
+    return draw(st.sampled_from(["clean", "informed", *(["aged"] if is_mean else [])]))
 
 
 @st.composite

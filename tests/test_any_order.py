@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import regrow
-from any_training import OPTIMIZERS, methods, networks
+from any_training import OPTIMIZERS, methods, moments, networks
 from every_method import can_be_packed
 from regrow.testing import check_invariants
 
@@ -31,8 +31,8 @@ NUM_CASES = settings().max_examples
 class Loop:
     """A training that things happen to."""
 
-    def __init__(self, network, method, optimizer, storage, seed):
-        self.beginning = (network, method, optimizer, storage)
+    def __init__(self, network, method, optimizer, storage, moments, seed):
+        self.beginning = (network, method, optimizer, storage, moments)
         self.seed, self.number, self.changes = seed, 0, []
         self.model = copy.deepcopy(network)
         self.optimizer = OPTIMIZERS[optimizer](list(self.model.parameters()))
@@ -40,8 +40,9 @@ class Loop:
         self.forward = self.model
 
     def attach(self, **options):
-        _, method, _, storage = self.beginning
-        self.sparse = regrow.attach(self.model, self.optimizer, method, seed=self.seed, storage=storage, **options)
+        _, method, _, storage, moments = self.beginning
+        options |= {"seed": self.seed, "storage": storage, "moments": moments}
+        self.sparse = regrow.attach(self.model, self.optimizer, method, **options)
         return self
 
     def again(self):
@@ -196,7 +197,7 @@ def resume_what_is_loaded(loop):
     """In fresh objects, loaded and then attached; a packed model can only be loaded when it is packed."""
     model, optimizer, sparse = loop.states()
     other = loop.again()
-    if other.beginning[-1] == "packed" or sparse["storage"] == "hashed":
+    if other.beginning[3] == "packed" or sparse["storage"] == "hashed":
         other.attach(resume=sparse).catch_up()
     for change in other.changes if other.sparse is None else []:
         if change is not freeze:
@@ -265,7 +266,8 @@ def beginnings(draw):
     method, storage = draw(methods()), draw(st.sampled_from(["dense", "packed"]))
     if storage == "packed" and not can_be_packed(method):
         storage = "dense"
-    return draw(networks()), method, draw(st.sampled_from(sorted(OPTIMIZERS))), storage, draw(st.integers(0, 2**32))
+    optimizer = draw(st.sampled_from(sorted(OPTIMIZERS)))
+    return draw(networks()), method, optimizer, storage, draw(moments(method, optimizer)), draw(st.integers(0, 2**32))
 
 
 def go_through(beginning, events):

@@ -230,7 +230,7 @@ def test_the_page_on_comparing_tells_the_defaults_there_are():
     for name, (_, distribution, until, rest) in told.items():
         method = regrow.METHODS[name](sparsity=0.9)
         assert (distribution.strip('"'), until) == (method.distribution, str(method.until))
-        assert method.period == (1 if name == "DeepR" else 100)
+        assert method.period == (1 if method.rewires_every_step else 100)
         assert method.falls == ("falling" in rest and method.until is None)
         for field, value in re.findall(r"`(\w+)=([^`]+)`", rest):
             assert str(getattr(method, field)) == value

@@ -69,6 +69,19 @@ def test_ray_tune_searches_sparsity_and_learning_rate(tmp_path):
     assert found[0][3] == "3"
 
 
+def test_a_circuit_is_what_a_prediction_goes_by_and_other_weights_are_not(monkeypatch, capsys, tmp_path):
+    page = tmp_path / "circuit.html"
+    space, printed = run(monkeypatch, capsys, "circuit.py", "--quick", "--out", str(page))
+    whole, drawn, others = space["told"].values()  # the quotes that are told right, and the letters
+    assert whole[0] > 0.95  # by chance 0.5
+    assert drawn[0] < 0.7
+    assert others[0] > 0.9
+    assert drawn[1] > whole[1] - 0.1
+    assert "exempt: gradients and optimizer state, which are those of all 13,792 places" in printed
+    assert len(space["drawn"]) == 16
+    assert page.read_text().count('stroke="#1565c0"') + page.read_text().count('stroke="#c62828"') == 16
+
+
 def test_a_walk_along_the_command_line_interrupts_a_sweep_goes_on_and_ends_with_a_file(tmp_path):
     command = tmp_path / "bin" / "regrow"  # as it is installed
     command.parent.mkdir()

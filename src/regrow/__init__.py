@@ -47,8 +47,10 @@ if TYPE_CHECKING:  # for editors; at run time the methods are those that are her
     from regrow.methods.set import SET
     from regrow.methods.snfs import SNFS
     from regrow.methods.static import Static
+    from regrow.methods.topk import TopK
 
     __all__ += ["DSR", "GSE", "MEST", "SET", "SNFS", "DeepR", "Dense", "GraNet", "Gradual", "Hashed", "RigL", "Static"]
+    __all__ += ["TopK"]
 else:
     __all__ += METHODS
 

@@ -30,7 +30,12 @@ FINE = [
     SNFS(sparsity=0.5, fraction=1.0),
     MEST(sparsity=0.5, fraction=0.5, mix=0.5),
     GraNet(sparsity=0.5, fraction=0.5),
-    *(method for name in EVERY_STEP for method in in_every_way(METHODS[name], sparsity=0.5)),
+    *(
+        method
+        for name in EVERY_STEP
+        for method in in_every_way(METHODS[name], sparsity=0.5)
+        if "changing_budget" not in method.needs
+    ),
 ]
 COARSE = [method for method in FINE if not goes_by_weight(type(method))]
 # What can be told from the weights and gradients of active units and the gradients of free ones

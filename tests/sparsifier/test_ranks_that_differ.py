@@ -59,6 +59,13 @@ def methods(rank):
     step(*wrapped(rank, regrow.DSR(sparsity=0.8, period=1 + rank))[:2])
 
 
+def moments(rank):
+    model = DistributedDataParallel(two_layers(rank))
+    optimizer = torch.optim.AdamW(model.parameters())
+    regrow.attach(model, optimizer, METHOD, moments=["aged", "informed"][rank])
+    step(model, optimizer)
+
+
 def layers(rank):
     step(*wrapped(rank, layers=["0.weight", "2.weight"][: 2 - rank])[:2])
 
@@ -102,6 +109,7 @@ def packed_before_wrapping_with_other_seeds(rank):
 DIFFERENT = {
     seeds: r"rank 1 has another seed than rank 0; give every rank the same \(4 and 3\)",
     methods: r"rank 1 has another method than rank 0; .*period=2.* and .*period=1",
+    moments: r"rank 1 has other moments of grown weights than rank 0; .* \(informed and aged\)",
     layers: "rank 1 has other sparse layers than rank 0",
     weights: "rank 1 has other weights than rank 0 in its sparse layers",
     magnitudes_before_wrapping: "rank 1 has another topology than rank 0; attach after wrapping",

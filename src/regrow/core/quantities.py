@@ -104,17 +104,32 @@ def largest_at_each_index(
 ) -> Tensor:
     """Which of some units are among the largest of their layer at an index of a dimension.
 
-    `floor` says for each dimension how many; of equal ones the first count, or the last.
+    `floor` says for each dimension how many; of equal ones the first count, or the last. A layer without one
+    of the dimensions, as a vector is, has no floor.
     """
     if last:
         by_score = len(scores) - 1 - scores.flip(0).neg().sort(stable=True).indices
     else:
         by_score = scores.neg().sort(stable=True).indices
-    layer_of = torch.searchsorted(chunk.ends, chunk.places(units.position), right=True)
+    places = chunk.places(units.position)
+    layer_of = torch.searchsorted(chunk.ends, places, right=True)
+    has_floor = [len(layer.shape) > max(floor, default=0) for layer in chunk.layers]
+    by_score = by_score[torch.tensor(has_floor, device=chunk.device)[layer_of[by_score]]]
     found = [by_score[:0]]
     for dim, count in floor.items():
-        group = layer_of * (1 << 40) + units.index(dim)
+        group = layer_of * (1 << 40) + _index(chunk, places, dim)
         order = by_score[group[by_score].sort(stable=True).indices]  # by group, and within it by score
         begins = torch.searchsorted(group[order], group[order])
         found.append(order[torch.arange(len(order), device=order.device) - begins < count])
     return torch.cat(found)
+
+
+def _index(chunk: Chunk, places: Tensor, dim: int) -> Tensor:
+    """Where places, which ascend, lie along a dimension; 0 in layers that have no such."""
+    parts = zip(chunk.layers, torch.split(places, chunk.count_per_layer(places)), chunk.offsets, strict=False)
+    return torch.cat(
+        [
+            layer.index(own - offset, dim) if dim < len(layer.shape) else torch.zeros_like(own)
+            for layer, own, offset in parts
+        ]
+    )

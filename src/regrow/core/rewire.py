@@ -69,6 +69,8 @@ def _check_fits(rules: Rules, evidence: Evidence, grown: Units, tally: Tally) ->
     name, num_weights = type(rules).__name__, tally.weights_in(grown.counts)
     if len(grown.positions) != sum(evidence.counts_here(grown)) or len(grown.counts) != len(tally.active):
         raise ValueError(f"{name} grows {len(grown.positions)} units and counts {list(grown.counts)}")
+    if any(left + come < 1 for left, come in zip(tally.survivors, grown.counts, strict=True)):
+        raise ValueError(f"{name} leaves a layer without a weight")
     if num_weights > tally.open_weights:
         raise ValueError(f"{name} grows {num_weights:,} weights where its budget has room for {tally.open_weights:,}")
 
@@ -85,8 +87,13 @@ def _allot(rules: Rules, evidence: Evidence, tally: Tally, key: int) -> list[int
 
 
 def _settle(rules: Rules, evidence: Evidence, chosen: Units) -> Units:
-    """What really goes: no layer empties, and all that goes has a place to return."""
+    """What really goes: no layer empties, and all that goes has a place to return.
+
+    What comes in a dense step may replace a whole layer; there the growth is looked at.
+    """
     tally = evidence.tally
+    if "dense_step" in rules.needs:
+        return chosen
     limits = [active - 1 for active in tally.active]
     if rules.regrows_in_place and "changing_budget" not in rules.needs:
         limits = list(map(min, limits, tally.free if evidence.candidates is None else evidence.candidates.counts))

@@ -26,6 +26,7 @@ PATIENCE = timedelta(seconds=120)
 REMEDIES = {
     "layers": "other sparse layers than rank {}; attach alike on every rank",
     "method": "another method than rank {}; attach with the same on every rank",
+    "moments": "other moments of grown weights than rank {}; attach with the same on every rank",
     "seed": "another seed than rank {}; give every rank the same",
     "step": "taken another number of sparse steps than rank {}; load the same states on every rank",
     "start": "another start than rank {}; attach with the same on every rank",
@@ -91,7 +92,7 @@ def first_difference(digests: Mapping[int, Mapping[str, Any]]) -> str | None:
             continue  # other parts of the network, as in a pipeline
         for what, sentence in REMEDIES.items():
             if one.get(what) != other.get(what):
-                told = f" ({other[what]} and {one[what]})" if what in ("method", "seed", "step") else ""
+                told = f" ({other[what]} and {one[what]})" if what in ("method", "moments", "seed", "step") else ""
                 return f"rank {rank} has {sentence.format(first)}{told}"
     return None
 

@@ -16,7 +16,8 @@ from regrow.core.names import suggest
 from regrow.core.rewire import Memory
 from regrow.core.row import Tally
 from regrow.core.schedules import first_step
-from regrow.core.units import Granularity, granularity_of
+from regrow.core.units import Granularity, Layer, granularity_of
+from regrow.methods.effects.dense_step import DenseStep
 from regrow.methods.effects.effect import Effect
 from regrow.methods.effects.l1 import L1
 from regrow.methods.effects.mean_gradient import MeanGradient
@@ -150,7 +151,8 @@ class Method(ABC):
         """What happens in every step beside masking."""
         made: list[Effect] = [L1(self.l1)] if self.l1 else []
         made += [MeanGradient(self.gradient_decay)] if "mean_gradient" in self.needs else []
-        return made + ([Signs()] if "sign" in self.needs else [])
+        made += [Signs()] if "sign" in self.needs else []
+        return made + ([DenseStep(self.is_due)] if "dense_step" in self.needs else [])
 
     # When, and how many weights
 
@@ -177,6 +179,9 @@ class Method(ABC):
         all units are active, and the budget is all weights.
         """
         return tally.target
+
+    def check_layers(self, layers: Sequence[Layer], tally: Tally) -> None:  # noqa: B027 - most work with any
+        """Refuse a network that the method cannot work with; asked at attach, before anything is changed."""
 
     # Prune
 

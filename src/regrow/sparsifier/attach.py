@@ -14,12 +14,14 @@ from regrow.core.random import NUM_SEEDS
 from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.distributed.dtensor import is_sharded
+from regrow.distributed.dtensor import is_sharded
 from regrow.distributed.wrappers import check_not_sharded, reshard
 from regrow.methods.method import NEEDS, Method
 from regrow.sparsifier.hints import hint, of_endless_method, of_lost_signals, of_other_settings
 from regrow.sparsifier.layers import Selection, choose_layers
 from regrow.sparsifier.left_dense import left_dense, of_much
 from regrow.sparsifier.live import steps_of
+from regrow.sparsifier.moments import grown_moments
 from regrow.sparsifier.ranks import compare_shards
 from regrow.sparsifier.resume import start_of
 from regrow.sparsifier.sparsifier import Sparsifier
@@ -44,6 +46,7 @@ def attach(
     seed: int = 0,
     storage: str | StorageKind = "dense",
     rescale: str | None = None,
+    moments: str = "clean",
     resume: Mapping[str, Any] | None = None,
 ) -> Sparsifier:
     """Make a network sparse and keep it so while its optimizer trains it.
@@ -59,6 +62,9 @@ def attach(
       stores active ones only.
     - `rescale`: "density" multiplies the first weights of each layer by 1/sqrt(its density), once, so that signals keep
       their size where most weights are missing; for start="random".
+    - `moments`: how the state of an adaptive optimizer, as Adam is, begins for weights that grow: "clean" (at 0);
+      "aged", where it is corrected by each weight's own age, and warms up; "informed", where its second moment begins
+      at the mean of the layer's.
     - `resume`: the `state_dict()` of a sparsifier. Its masks, step, history and seed are taken over at once, so that
       weights and optimizer state that were restored before attaching, as some trainers do, stay as they are.
 
@@ -87,7 +93,10 @@ def attach(
     if resume is not None:
         start, seed = start_of(resume, method, sparse_layers, kind.name)
     compare_shards(chosen, method, seed, start if isinstance(start, str) else "masks")
-    tally = _first_tally(method, sparse_layers, start)
+    tally, grown = _first_tally(method, sparse_layers, start), grown_moments(moments, method, optimizer, parameters)
+    method.check_layers(sparse_layers, tally)
+    if "dense_step" in method.needs and any(map(is_sharded, parameters)):
+        raise ValueError(f"{type(method).__name__} compares all places of a layer, and these are sharded over ranks")
     left = left_dense(model, optimizer, parameters, undivided)
     is_drawn = start == "random" and rescale is None and kind.name != "hashed"
     hint(
@@ -99,11 +108,12 @@ def attach(
         )
     )
     method.effects(), method.first_memory()  # before anything is changed: other people's methods may raise here
-    place, begin = kind.build(model, optimizer, chosen, _first(start, tally, rescale, seed))
-    steps = Steps(method, place, optimizer, tally, seed)
+    first = replace(_first(start, tally, rescale, seed), is_dense_step="dense_step" in method.needs)
+    place, begin = kind.build(model, optimizer, chosen, first)
+    steps = Steps(method, place, optimizer, tally, seed, grown)
     try:
         if resume is not None:
-            steps.restore(checked(resume, method, place, tally))
+            steps.restore(checked(resume, method, place, tally, grown))
         begin()
         steps.settle(model)
     except BaseException:

@@ -62,6 +62,7 @@ def _digest(steps: "Steps", group: "ProcessGroup") -> dict[str, Any]:
     return {
         "layers": _in_words(storage.layers, parameters),
         "method": _told(steps.method),
+        "moments": steps.moments.how,
         "seed": steps.seed,
         "step": steps.number,
         "topology": fingerprint(_topology(storage.state(), group)),

@@ -51,6 +51,11 @@ class Sparsifier:
         return self._steps.seed
 
     @property
+    def moments(self) -> str:
+        """How the state of an adaptive optimizer begins for weights that grow."""
+        return self._steps.moments.how
+
+    @property
     def storage(self) -> Storage:
         """Where the weights are."""
         return self._steps.storage
@@ -116,9 +121,13 @@ class Sparsifier:
         return {} if rewirable is None else rewirable.masks()
 
     def summary(self) -> str:
-        """A table of the layers, and what is left dense."""
+        """A table of the layers, what is left dense, and what beside the weights is."""
         title = f"{type(self.method).__name__}, step {self.num_steps:,}, budget {self.budget:,}"
-        return f"{summarise(title, self.layers)}\n{self.left_dense}".rstrip()
+        lines = [summarise(title, self.layers), str(self.left_dense)]
+        if "dense_step" in self.method.needs:
+            num_places = sum(layer.num_weights for layer in self.storage.layers)
+            lines.append(f"exempt: gradients and optimizer state, which are those of all {num_places:,} places")
+        return "\n".join(filter(None, lines))
 
     def metrics(self) -> dict[str, int | float]:
         """Where the network is, in plain numbers, for whatever logs them."""
@@ -167,7 +176,7 @@ class Sparsifier:
         """Go on from a saved state; checks first that it belongs to the same method, layers and budget."""
         self._check_attached()
         steps = self._steps
-        state = checked(state, steps.method, steps.storage, steps.tally)
+        state = checked(state, steps.method, steps.storage, steps.tally, steps.moments)
         hint([of_other_settings(state, steps.method)])
         steps.restore(state)
         steps.zero_inactive()

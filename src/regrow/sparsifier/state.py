@@ -9,6 +9,7 @@ from regrow.core.rewire import Memory
 from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.methods.method import Method, is_whole
+from regrow.sparsifier.moments import GrownMoments
 from regrow.sparsifier.version_1 import from_version_1
 from regrow.storage.base import DAMAGED, Storage
 
@@ -57,12 +58,14 @@ def _listed(layers: Sequence[Layer]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((layer.name, layer.shape) for layer in layers)
 
 
-def checked(state: Any, method: Method, storage: Storage, tally: Tally) -> dict[str, Any]:
+def checked(state: Any, method: Method, storage: Storage, tally: Tally, moments: GrownMoments) -> dict[str, Any]:
     """A state of this version, of whichever it was; refused if it is damaged or of another method, model or budget."""
     state = as_current(state, method, storage.layers, storage)
     _check_numbers(state, tally, method.first_memory())
     for record in [*state["history"], *state["totals"]]:
         _check_record(record, {layer.name for layer in storage.layers})
+    if isinstance(state.get("beside"), Mapping):
+        moments.check_state(state["beside"])
     counts = storage.check({key: value for key, value in state.items() if key not in KEYS})
     slack = state["budget"] - tally.weights_in(counts)
     if not 0 <= slack < max(tally.unit_sizes):

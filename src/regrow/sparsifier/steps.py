@@ -20,6 +20,7 @@ from regrow.sparsifier import copies, live
 from regrow.sparsifier.belonging import Belonging
 from regrow.sparsifier.history import MOST_RECORDS, Callbacks, Rewiring
 from regrow.sparsifier.hooks import EVERYWHERE, Gradients, StepHooks
+from regrow.sparsifier.moments import GrownMoments
 from regrow.sparsifier.ranks import compare_ranks, has_gradients
 from regrow.sparsifier.state import as_state
 from regrow.storage.base import Foresighted, Rewirable, Storage
@@ -31,10 +32,11 @@ class Steps:
 
     belonging: Belonging
 
-    def __init__(self, method: Method, storage: Storage, optimizer: Optimizer, tally: Tally, seed: int) -> None:
-        self.method, self.storage, self.optimizer = method, storage, optimizer
-        self.tally, self.seed = tally, seed
-        self.number = 0
+    def __init__(
+        self, method: Method, storage: Storage, optimizer: Optimizer, tally: Tally, seed: int, moments: GrownMoments
+    ) -> None:
+        self.method, self.storage, self.optimizer, self.moments = method, storage, optimizer, moments
+        self.tally, self.seed, self.number = tally, seed, 0
         self.num_restarts = 0
         """How often weights and topology were taken from elsewhere."""
         self.memory = method.first_memory()
@@ -45,10 +47,9 @@ class Steps:
         self._last: Rewiring | None = None
         self._in_all = [[0] * len(storage.layers), [0] * len(storage.layers)]  # units pruned and grown, of each layer
         self._seen_state: SeenState | None = None
-        self._is_checked = False
+        self._is_checked = self._is_captured = False
         self._versions: list[int] = []  # of the weights, after the last step
-        self._is_captured = False
-        self._effects = method.effects()
+        self._effects = [*moments.effects(), *method.effects()]  # those of a method may move weights beyond a step
         for effect in self._effects:
             effect.attach(storage, optimizer, seed)
         self._gradients = Gradients(method, self._effects, storage, optimizer)
@@ -113,8 +114,9 @@ class Steps:
     def finish(self, is_replayed: bool = False) -> None:
         """The optimizer has made a step."""
         step, record = self.number + 1, None
-        if self._seen_state is None or not self._seen_state.is_current():  # new state may begin with a constant
-            self.zero_inactive()
+        if self._seen_state is None or not self._seen_state.is_current():
+            if "dense_step" not in self.method.needs:  # new state may begin with a constant
+                self.zero_inactive()
             self._seen_state = SeenState(self.optimizer, self.storage.parameters)
         is_due = self.method.is_due(step)
         if self._effects or is_due:
@@ -172,6 +174,8 @@ class Steps:
         self.tally = replace(tally, active=active)
         record = self._record(step, pruned, grown, self.memory.get("threshold"))
         self.memory = todo.memory
+        for effect in self._effects:
+            effect.rewired(step)
         return record
 
     def _tally_at(self, step: int) -> Tally:
@@ -287,7 +291,7 @@ class Steps:
         model, optimizer = copy.deepcopy((self.belonging.model, self.optimizer), memo)
         if id(self) in memo:
             return cast(Steps, memo[id(self)])
-        twin = Steps(self.method, self.storage.copy(memo), optimizer, self.tally, self.seed)
+        twin = Steps(self.method, self.storage.copy(memo), optimizer, self.tally, self.seed, self.moments)
         memo[id(self)] = twin
         twin.settle(model)
         twin.restore(self.state())

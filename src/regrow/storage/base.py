@@ -23,13 +23,15 @@ Chosen = Sequence[tuple[Layer, nn.Parameter]]
 class Start:
     """The first topology: "random", "magnitude", or masks by layer name; and how many units of each layer it has.
 
-    `factors`: what the first weights of each layer are multiplied by.
+    `factors`: what the first weights of each layer are multiplied by. `is_dense_step`: whether the optimizer's steps
+    are to be those of all places.
     """
 
     how: str | Mapping[str, Tensor]
     counts: Sequence[int]
     factors: Sequence[float]
     seed: int
+    is_dense_step: bool = False
 
 
 @runtime_checkable

@@ -134,8 +134,8 @@ def _try_on_toy(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> st
         gradient = (values + step).cos() * active
         try:
             if step == 0:
-                trial = _fresh_copy(optimizer, group, toy, like)
-            _step(trial, toy, gradient)
+                trial = fresh_copy(optimizer, group, toy, like)
+            take_step(trial, toy, gradient)
         except Exception as error:  # an optimizer we know nothing about may raise anything
             return f"a trial step failed ({type(error).__name__}: {error})"
         if any(not _can_be_cleared(value, toy) for value in trial.state[toy].values()):
@@ -152,7 +152,7 @@ def _try_on_toy(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> st
     return f"{_NUM_STEPS} trial steps moved no weight" if torch.equal(toy.detach(), before) else None
 
 
-def _step(trial: Optimizer, toy: torch.nn.Parameter, gradient: Tensor) -> None:
+def take_step(trial: Optimizer, toy: torch.nn.Parameter, gradient: Tensor) -> None:
     """A step of the class's own, not of what others put in its place; with a closure where it cannot do without."""
 
     def closure() -> Tensor:
@@ -165,7 +165,7 @@ def _step(trial: Optimizer, toy: torch.nn.Parameter, gradient: Tensor) -> None:
     step(trial, closure) if given is not None and given.default is given.empty else step(trial)
 
 
-def _fresh_copy(optimizer: Optimizer, group: dict[str, Any], toy: torch.nn.Parameter, like: Tensor) -> Optimizer:
+def fresh_copy(optimizer: Optimizer, group: dict[str, Any], toy: torch.nn.Parameter, like: Tensor) -> Optimizer:
     """The same optimizer with the settings of one group, in training mode, with no memory and no hooks.
 
     It has nothing in common with the optimizer, and the toy wherever that has a parameter. State that `like` already

@@ -229,6 +229,7 @@ def test_a_config_survives_json(model: str, method: str):
         ({"method": "DSR", "sparsity": 0.9, "optimizer": {"lr": "fast"}}, "must be a number or a table"),
         ({"method": "DSR", "sparsity": 0.9, "start": {"topology": "final"}}, "set start.run"),
         ({"method": "DSR", "sparsity": 0.9, "start": {"rescale": "fan_in"}}, "start.rescale must be one of 'density'"),
+        ({"method": "DSR", "sparsity": 0.9, "start": {"moments": "old"}}, "start.moments must be one of 'clean'"),
         (
             {"method": "DSR", "sparsity": 0.9, "start": {"rescale": "density", "topology": "magnitude"}},
             "start.rescale is for weights as they were drawn",

@@ -7,6 +7,7 @@ from regrow.lab.config.experiment import expand
 from regrow.lab.config.search import searches_in
 
 LR = {"tune": {"optimizer": {"momentum": [0.5, 0.9]}}, "method": "SET"}
+ADAMW = {"name": "AdamW", "lr": 0.01}
 
 
 def test_each_method_at_each_density_is_searched_by_itself():
@@ -29,6 +30,15 @@ def test_two_settings_are_searched_in_every_combination():
     (search,) = searches_in(content)
     assert len(search.choices) == 4
     assert str(search.choices[1]) == "momentum=0.5, weight_decay=0.0001"
+
+
+def test_moments_of_grown_weights_can_be_searched_and_the_usual_ones_are_the_run_that_was():
+    rest = {key: value for key, value in LR.items() if key != "tune"}
+    tune = {"start": {"moments": ["clean", "aged", "informed"]}}
+    (search,) = searches_in({**rest, "tune": tune, "sparsity": 0.9, "optimizer": ADAMW})
+    assert [str(choice) for choice in search.choices] == ["moments=clean", "moments=aged", "moments=informed"]
+    usual = make_config({"method": "SET", "sparsity": 0.9, "optimizer": ADAMW})
+    assert [choice.configs[0].id == usual.id for choice in search.choices] == [True, False, False]
 
 
 def test_a_run_may_have_values_of_its_own_but_not_more_of_them():

@@ -67,6 +67,15 @@ def test_first_weights_are_scaled_by_density_and_kept_as_they_were_drawn(tmp_pat
         assert torch.equal(left[name], (drawn[name] * mask).mul(density**-0.5))
 
 
+def test_moments_of_grown_weights_are_what_the_run_asks_for(tmp_path: Path):
+    moving = {"method": {"name": "SET", "period": 2}, "optimizer": {"name": "AdamW", "lr": 0.01}, "epochs": 1}
+    left = [
+        tensors(run(tmp_path, **moving, start={"moments": moments}), "final_weights")
+        for moments in ("clean", "aged", "informed")
+    ]
+    assert not any(torch.equal(one["fc1.weight"], other["fc1.weight"]) for one, other in combinations(left, 2))
+
+
 def test_fresh_weights_are_other_draws(tmp_path: Path, dsr: Path):
     first, fresh = tensors(dsr, "initial_weights"), tensors(ticket(tmp_path, "final", "fresh"), "initial_weights")
     assert not any(torch.equal(fresh[name], first[name]) for name in ("fc1.weight", "fc2.weight", "fc3.weight"))

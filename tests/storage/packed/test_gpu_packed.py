@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import regrow
-from every_method import EVERY_STEP, make
+from every_method import EVERY_STEP, can_be_packed, make
 from regrow.lab.models import build, sparse_layers
 from regrow.size import training_bytes
 
@@ -20,6 +20,7 @@ METHODS = {
     "RigL": regrow.RigL(sparsity=0.9, period=2),
     **{name: make(regrow.METHODS[name], sparsity=0.9, temperature=1e-5) for name in EVERY_STEP},
 }
+METHODS = {name: method for name, method in METHODS.items() if can_be_packed(method)}
 
 
 def small_network():

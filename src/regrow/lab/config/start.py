@@ -7,6 +7,7 @@ from regrow.lab.config.component import Component, Settings, component
 
 _TOPOLOGIES = ("random", "magnitude", "final", "counts")
 _WEIGHTS = ("fresh", "initial", "final")
+_MOMENTS = ("clean", "aged", "informed")
 
 
 @component
@@ -15,7 +16,8 @@ class Start(Component):
     (random, but with as many weights in each layer as the other run ended with). `weights`: "fresh" draws; "initial"
     (as the other run drew them, before masking); "final" (as it left them). `run`: the other run, by its id or by
     settings that make it out of this run's model, data, sparsity, seed and length, e.g. {"method": "DSR"}. `rescale`:
-    "density" multiplies the first weights of each layer by 1/sqrt(its density).
+    "density" multiplies the first weights of each layer by 1/sqrt(its density). `moments`: how an adaptive optimizer's
+    state of grown weights begins, "clean", "aged" or "informed".
     """
 
     kind: ClassVar[str] = "start"
@@ -25,10 +27,12 @@ class Start(Component):
     weights: str = "fresh"
     run: str | Settings | None = None
     rescale: str | None = None
+    moments: str = "clean"
 
     def check(self) -> None:
         check_choice("start.topology", self.topology, _TOPOLOGIES)
         check_choice("start.weights", self.weights, _WEIGHTS)
+        check_choice("start.moments", self.moments, _MOMENTS)
         if self.run is not None and not isinstance(self.run, (str, Mapping)):
             raise ValueError(f'start.run must be an id or settings like {{method = "DSR"}}, got {self.run!r}')
         if self.rescale is not None:

@@ -28,7 +28,7 @@ FAMILIES = ("Full dense", "Thin dense", "Static", "Compressed", "SET", "DeepR", 
 _NOT_IN_A_LABEL = ("model", "data", "seed", "epochs", "max_steps", "method.name", "method.sparsity")
 _IN_EPOCHS = ("method.until", "method.begin")  # the defaults of methods are steps and do not compare
 _OF_METHODS = ("method.", "stretch", "width")
-_ORDER = ("start", "start.rescale", "method.granularity", "method.scope", "stretch", "method.until")
+_ORDER = ("start", "start.rescale", "start.moments", "method.granularity", "method.scope", "stretch", "method.until")
 _OTHER_RUN_MAY_SAY = ("model", "data", "seed", "epochs", "method.sparsity")
 
 
@@ -156,7 +156,7 @@ def flat_settings(config: Config) -> dict[str, Any]:
     flat |= {f"method.{key}": value for key, value in tables.pop("method").items()}
     for kind in ("optimizer", "learning_rate"):
         flat |= {f"{kind}.{key}": value for key, value in tables.pop(kind, {}).items()}
-    flat |= {**tables, "start": start, "start.rescale": config.start.rescale}
+    flat |= {**tables, "start": start, "start.rescale": config.start.rescale, "start.moments": config.start.moments}
     return {key: value for key, value in flat.items() if key not in _NOT_IN_A_LABEL}
 
 

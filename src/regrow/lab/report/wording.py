@@ -18,6 +18,8 @@ def in_words(key: str, value: Any, config: Config) -> str:
         return _start(*value)
     if key == "start.rescale":
         return "first weights scaled"
+    if key == "start.moments":
+        return f"{value} moments"
     if key == "method.granularity":
         return f"{value}s"
     if key == "method.distribution" and isinstance(value, str):

@@ -95,6 +95,7 @@ class Training:
             seed=config.seed,
             storage=_STORAGES[config.storage],
             rescale=config.start.rescale,
+            moments=config.start.moments,
         )
         self._check_budget()
         self._network = self.model

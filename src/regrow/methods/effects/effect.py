@@ -35,6 +35,13 @@ class Weights(Protocol):
 class RewirableWeights(Weights, Protocol):
     """Those of which some are active."""
 
+    @property
+    def active(self) -> Sequence[Tensor]:
+        """Which entries of each parameter are active weights."""
+
+    def split(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Tensors like the parameters, as views of what belongs to each layer."""
+
     def lay_beside(self, name: str, dtype: torch.dtype | None, fresh: Fresh | None) -> None:
         """Begin a tensor with an entry for every weight that is stored, at first 0; of no dtype: as wide as a gradient.
 
@@ -66,7 +73,8 @@ class RewirableWeights(Weights, Protocol):
 class Effect:
     """Something that happens in every step. What is not said here otherwise does nothing.
 
-    A step is: backward, masking, `before_step`, the optimizer's own step, `after_step`, a rewiring if one is due.
+    A step is: backward, masking, `before_step`, the optimizer's own step, `after_step`, a rewiring if one is due, and
+    after it `rewired`.
     """
 
     def attach(self, weights: Weights, optimizer: Optimizer, seed: int) -> None:
@@ -82,6 +90,9 @@ class Effect:
     def after_step(self, step: int, is_replayed: bool) -> bool:
         """The optimizer has made a step, perhaps in a captured graph; whether the effect also did the rewiring."""
         return False
+
+    def rewired(self, step: int) -> None:
+        """The network was rewired after a step; what grew is there, with the state it begins with."""
 
     def capture(self) -> None:
         """A step is being captured into a graph."""

@@ -20,7 +20,7 @@ class Dense:
     """Weights stay where they are, with zeros, and a mask beside each tensor."""
 
     name: ClassVar[str] = "dense"
-    offers: ClassVar[frozenset[str]] = frozenset(NEEDS) - {"dense_step"}
+    offers: ClassVar[frozenset[str]] = frozenset(NEEDS)
     may_be_meta: ClassVar[bool] = False
     may_be_sharded: ClassVar[bool] = True
 
@@ -35,7 +35,7 @@ class Dense:
     ) -> tuple[DenseStorage, Callable[[], None]]:
         parameters = [parameter for _, parameter in chosen]
         check_leaves_zeros_alone(optimizer, parameters)
-        storage = DenseStorage([layer for layer, _ in chosen], parameters)
+        storage = DenseStorage([layer for layer, _ in chosen], parameters, is_dense_step=start.is_dense_step)
         if isinstance(start.how, Mapping):
             storage.set_masks(start.how)
         elif list(start.counts) != [layer.num_units for layer in storage.layers]:

@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from regrow.core.evidence import Evidence, MaskedPart
-from regrow.core.quantities import OfChunk, Quantities
+from regrow.core.quantities import Quantities
 from regrow.core.rewire import Plan
-from regrow.core.row import Chunk, Tally, cut_into_chunks, join
-from regrow.core.selections import positions_of
+from regrow.core.row import Chunk, Tally, cut_into_chunks
 from regrow.core.units import Layer, memory_order
 from regrow.distributed.dtensor import gradient_here, laid_out_like, like, local, part_like
 from regrow.distributed.sharding import Sharding
@@ -25,6 +24,7 @@ from regrow.kernels.gpu.zero import Masks
 from regrow.methods.effects.effect import Fresh, Moves
 from regrow.storage.base import Beside, Carried, beside, by_name, nothing_called
 from regrow.storage.check_masks import check_shapes, check_zeros, num_strays
+from regrow.storage.dense.fill import fill, move_active
 from regrow.storage.dense.kept_gradients import KeptGradients
 from regrow.storage.dense.state import check_state
 from regrow.storage.dense.topology import Topology, flat_view
@@ -36,10 +36,18 @@ class DenseStorage:
     """The topology of a model, and every touch of the weights.
 
     `layers` are whole; `weights`, masks and whatever lies beside them are what of the parameters is on this rank.
+    With a dense step gradients and optimizer state are those of all places, and only weights are 0 elsewhere.
     """
 
-    def __init__(self, layers: Sequence[Layer], parameters: Sequence[Tensor], chunk_units: int | None = None) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        parameters: Sequence[Tensor],
+        chunk_units: int | None = None,
+        is_dense_step: bool = False,
+    ) -> None:
         self.parameters = list(parameters)
+        self._is_dense_step = is_dense_step
         self._beside: dict[str, Beside] = {}
         self._carried: WeakSet[Carried] = WeakSet()
         self._kept = KeptGradients()
@@ -103,6 +111,10 @@ class DenseStorage:
     def count(self) -> list[int]:
         return self._topology.count() if self.sharding is None else self.sharding.count(self._units)
 
+    @property
+    def active(self) -> Sequence[Tensor]:
+        return self._masks
+
     def masks(self) -> dict[str, Tensor]:
         return self._by_name(self._masks)
 
@@ -110,6 +122,9 @@ class DenseStorage:
         """Copies, spread over ranks as the parameters are."""
         pairs = zip(by_name(self.layers, tensors).items(), self.parameters, strict=True)
         return {name: like(own, parameter) for (name, own), parameter in pairs}
+
+    def split(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return tensors
 
     def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
         return {
@@ -132,7 +147,7 @@ class DenseStorage:
 
     def _like(self, i: int, optimizer: Optimizer) -> list[Tensor]:
         """What is 0 where parameter i is not active: itself, its optimizer state, and what is carried."""
-        of_optimizer = state_like(optimizer, self.parameters[i])
+        of_optimizer = [] if self._is_dense_step else state_like(optimizer, self.parameters[i])
         return [self.weights[i], *map(local, [*of_optimizer, *(own.tensors[i] for own in self._carried)])]
 
     def lay_beside(self, name: str, dtype: torch.dtype | None, fresh: Fresh | None) -> None:
@@ -142,31 +157,10 @@ class DenseStorage:
         return self._beside[name].tensors
 
     def fill_beside(self, name: str, values: Callable[[Quantities], Tensor]) -> None:
-        for chunk, active in zip(self.chunks, self._topology.active, strict=True):
-            filled = chunk.split(values(self._all_units(chunk, active)))
-            for layer, tensor, own in zip(chunk.layers, chunk.of(self.beside(name)), filled, strict=True):
-                tensor.copy_(layer.unflatten(own))
+        fill(self.beside(name), values, self.chunks, self._topology.active, self._everywhere)
 
     def add_to_active(self, moves: Moves, rates: Sequence[float]) -> None:
-        for chunk, active in zip(self.chunks, self._topology.active, strict=True):
-            places = positions_of(active)
-            moved = moves(self._units_at(chunk, places), chunk.per_unit(chunk.of(rates), places))
-            row = torch.zeros(chunk.num_units, device=chunk.device).index_copy_(0, places, moved)
-            views = [layer.unflatten(own) for layer, own in zip(chunk.layers, chunk.split(row), strict=True)]
-            torch._foreach_add_(list(chunk.of(self.weights)), views)
-
-    def _all_units(self, chunk: Chunk, active: Tensor) -> OfChunk:
-        def look_up(name: str) -> Tensor:
-            flat = torch.cat(self._everywhere(chunk, name))
-            return flat.masked_fill_(~active, 0) if name == "weight" else flat  # whatever was set there since
-
-        return OfChunk(chunk, look_up)
-
-    def _units_at(self, chunk: Chunk, places: Tensor) -> OfChunk:
-        def look_up(name: str) -> Tensor:
-            return join(self._everywhere(chunk, name)).index_select(0, places)
-
-        return OfChunk(chunk, look_up, lambda: places)
+        move_active(self.weights, moves, rates, self.chunks, self._topology.active, self._everywhere)
 
     def in_one_piece(self) -> tuple[Chunk, Callable[[str], Sequence[Tensor]]] | None:
         if not self._is_in_one_piece:
@@ -193,7 +187,8 @@ class DenseStorage:
         self._zero([self._like(i, optimizer) for i in range(len(self.layers))])
 
     def mask_gradients(self) -> None:
-        self._zero([[] if gradient is None else [gradient] for gradient in self._gradients()])
+        if not self._is_dense_step:
+            self._zero([[] if gradient is None else [gradient] for gradient in self._gradients()])
 
     def _gradients(self) -> list[Tensor | None]:
         return [None if parameter.grad is None else gradient_here(parameter) for parameter in self.parameters]
@@ -210,7 +205,7 @@ class DenseStorage:
                     torch.where(mask, tensor, zeros[tensor.dtype], out=tensor)
 
     def is_masked(self, i: int) -> bool:
-        gradient = self._gradients()[i]
+        gradient = None if self._is_dense_step else self._gradients()[i]
         return self._sum(0 if gradient is None else num_strays(gradient, self._masks[i])) == 0
 
     def _sum(self, count: int) -> int:
@@ -259,7 +254,7 @@ class DenseStorage:
         return [layer.flatten(tensor) for layer, tensor in zip(chunk.layers, chunk.of(tensors), strict=True)]
 
     def apply(self, plan: Plan, evidence: Evidence, optimizer: Optimizer) -> None:
-        """What comes is 0 already, weight and state, because it was inactive."""
+        """What comes is 0 already, weight and state, because it was inactive; or what a dense step made of it."""
         pruned, grown = evidence.split(plan.pruned), evidence.split(plan.grown)
         counts = evidence.counts_here(plan.pruned)
         self._topology.change(pruned, grown)
@@ -270,7 +265,7 @@ class DenseStorage:
                 values = [part for chunk, some in pairs for part in torch.split(some, list(chunk.of(counts)))]
                 for i, (units, value) in enumerate(zip(self._per_layer(pruned, counts), values, strict=True)):
                     self._put(i, own.tensors[i], units, value)
-        if None not in self._fast_masks:
+        if self._is_dense_step or None not in self._fast_masks:
             self.zero_inactive(optimizer)
             return
         for i, units in enumerate(self._per_layer(pruned, counts)):
@@ -320,7 +315,7 @@ class DenseStorage:
         return [part_like(tensors[layer.name], own) for layer, own in pairs]
 
     def copy(self, memo: dict[int, Any]) -> "DenseStorage":
-        return DenseStorage(self.layers, copy.deepcopy(self.parameters, memo), self._chunk_units)
+        return DenseStorage(self.layers, copy.deepcopy(self.parameters, memo), self._chunk_units, self._is_dense_step)
 
     def expand(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         return {layer.name: tensor for layer, tensor in zip(self.layers, tensors, strict=True)}

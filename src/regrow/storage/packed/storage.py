@@ -69,8 +69,9 @@ class PackedStorage:
     @property
     def index_bytes(self) -> int:
         vectors = [vector for own in self._beside.values() for vector in own.tensors]
-        places = [own for pack in self.packs for own in pack.places]
-        return sum(own.num_bytes for own in places) + sum(vector.nbytes for vector in vectors)
+        return sum(own.num_bytes for pack in self.packs for own in pack.places) + sum(
+            vector.nbytes for vector in vectors
+        )
 
     def follow(self) -> None:
         for pack in self.packs:
@@ -82,14 +83,17 @@ class PackedStorage:
     def count(self) -> list[int]:
         return [slot.places.count for slot in self.slots]
 
+    @property
+    def active(self) -> list[Tensor]:
+        return [torch.ones_like(weights, dtype=torch.bool) for weights in self.weights]
+
     def masks(self) -> dict[str, Tensor]:
         """Of full size, made for whoever asks."""
         self.follow()
-        return self.expand([torch.ones_like(weights, dtype=torch.bool) for weights in self.weights])
+        return self.expand(self.active)
 
     def expand(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-        pieces = zip(self.slots, self._split(tensors), strict=True)
-        return {slot.layer.name: slot.places.spread(piece) for slot, piece in pieces}
+        return {s.layer.name: s.places.spread(own) for s, own in zip(self.slots, self.split(tensors), strict=True)}
 
     def dense_tensors(self, optimizer: Optimizer) -> dict[str, list[Tensor]]:
         return {
@@ -276,37 +280,35 @@ class PackedStorage:
 
     def state(self) -> dict[str, Any]:
         """Where values belong, layer after layer, in the order in which they are stored."""
-        positions = [slot.places.logical() for slot in self.slots]
         dtype = max((index_dtype(layer) for layer in self.layers), key=lambda dtype: dtype.itemsize)
         return {
             "storage": "packed",
             "counts": tuple(self.count()),
-            "positions": torch.cat(positions).to(dtype),
+            "positions": torch.cat([slot.places.logical() for slot in self.slots]).to(dtype),
             "kernels": tuple(sorted(self.packs[0].choices.state().items())),
             "beside": self._beside_in_row(),
         }
 
     def _beside_in_row(self) -> dict[str, Tensor]:
-        return {name: torch.cat(self._split(own.tensors)) for name, own in self._beside.items()}
+        return {name: torch.cat(self.split(own.tensors)) for name, own in self._beside.items()}
 
-    def _split(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+    def split(self, vectors: Sequence[Tensor]) -> list[Tensor]:
         """Vectors like the values, cut into the layers of the row."""
         of_pack = {id(pack): pack.split(vector) for pack, vector in zip(self.packs, vectors, strict=True)}
         return [of_pack[id(slot.pack)][slot.number] for slot in self.slots]
 
     def check(self, state: Mapping[str, Any]) -> list[int]:
-        rooms = [(pack.name, group.layers, len(pack.values)) for pack, group in self._paired()]
+        rooms = [
+            (pack.name, group.layers, len(pack.values)) for pack, group in zip(self.packs, self._groups, strict=True)
+        ]
         return check_state(state, self.layers, rooms, self._beside_in_row())
-
-    def _paired(self) -> list[tuple[Pack, Group]]:
-        return list(zip(self.packs, self._groups, strict=True))
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Values come with the model's own state."""
         counts = list(state["counts"])
         self.packs[0].choices.load(kernels_of(state))
         positions = torch.split(state["positions"], counts)
-        for pack, group in self._paired():
+        for pack, group in zip(self.packs, self._groups, strict=True):
             given = [(self.layers[i], positions[i].to(pack.values.device).long()) for i in group.layers]
             pack.take([places_of_logical(layer, logical) for layer, logical in given])
         for name, own in self._beside.items():
@@ -326,5 +328,5 @@ class PackedStorage:
         """Put dense parameters back, with their state, 0 wherever nothing was stored."""
         for pack in self.packs:
             pack.check_belongs()
-        for pack, group in self._paired():
+        for pack, group in zip(self.packs, self._groups, strict=True):
             unpack(self.model, optimizer, pack, group)
