@@ -14,7 +14,6 @@ from regrow.core.random import NUM_SEEDS
 from regrow.core.row import Tally
 from regrow.core.units import Layer
 from regrow.distributed.dtensor import is_sharded
-from regrow.distributed.dtensor import is_sharded
 from regrow.distributed.wrappers import check_not_sharded, reshard
 from regrow.methods.method import NEEDS, Method
 from regrow.sparsifier.hints import hint, of_endless_method, of_lost_signals, of_other_settings

@@ -68,10 +68,8 @@ class PackedStorage:
 
     @property
     def index_bytes(self) -> int:
-        vectors = [vector for own in self._beside.values() for vector in own.tensors]
-        return sum(own.num_bytes for pack in self.packs for own in pack.places) + sum(
-            vector.nbytes for vector in vectors
-        )
+        num_beside = sum(vector.nbytes for own in self._beside.values() for vector in own.tensors)
+        return num_beside + sum(own.num_bytes for pack in self.packs for own in pack.places)
 
     def follow(self) -> None:
         for pack in self.packs:
