@@ -276,6 +276,14 @@ def fsdp2_later_with_the_old_optimizer(rank):
     fsdp2_later(rank, is_optimizer_new=False)
 
 
+def fsdp2_later_with_nothing_kept(rank):
+    model = two_layers(0)
+    regrow.attach(model, sgd(model), METHOD)
+    gc.collect()
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    step(model, sgd(model))
+
+
 def fsdp1_later(rank, is_optimizer_new=True, **options):
     inner = two_layers(0)
     optimizer = sgd(inner)
@@ -295,6 +303,7 @@ def fsdp1_later_use_orig_params_with_the_old_optimizer(rank):
 LATER = {
     fsdp2_later: r"the model has another 0\.weight than the one its optimizer trains sparsely",
     fsdp2_later_with_the_old_optimizer: r"the model has another 0\.weight than the one its optimizer trains sparsely",
+    fsdp2_later_with_nothing_kept: r"0\.weight was sharded after it was attached to",
     fsdp1_later: r"the model has another 0\.weight than the one its optimizer trains sparsely",
     fsdp1_later_use_orig_params: r"this SGD trains 0\.weight, which is kept sparse in the steps of another SGD",
     fsdp1_later_use_orig_params_with_the_old_optimizer: r"0\.weight does not have the shape \(24, 16\) any more",
