@@ -25,10 +25,10 @@ class Sent:
 SENT = Sent()
 
 
-def all_reduce(tensor: Tensor, op: "dist.ReduceOp.RedOpType", group: "ProcessGroup") -> None:
+def all_reduce(tensor: Tensor, op: str, group: "ProcessGroup") -> None:
     SENT.num_collectives += 1
     SENT.num_bytes += tensor.nbytes
-    dist.all_reduce(tensor, op, group)
+    dist.all_reduce(tensor, getattr(dist.ReduceOp, op), group)
 
 
 def attempt(act: Callable[[], T], otherwise: T) -> tuple[T, Exception | None]:
@@ -67,7 +67,7 @@ class Ranks:
         """The sum of a whole number over all ranks that share any layer."""
         total = torch.tensor([count], device=self.device)
         for group in self._groups.values():
-            all_reduce(total, dist.ReduceOp.SUM, group)
+            all_reduce(total, "SUM", group)
         return int(total)
 
     def agree(self, problem: Exception | None) -> None:
@@ -75,7 +75,7 @@ class Ranks:
         if self.add_up(int(problem is not None)):
             self._raise_first(problem)
 
-    def reduce(self, pieces: Sequence[Tensor], op: "dist.ReduceOp.RedOpType" = dist.ReduceOp.SUM) -> list[Tensor]:
+    def reduce(self, pieces: Sequence[Tensor], op: str = "SUM") -> list[Tensor]:
         """Each layer's numbers, added up over its ranks or the largest of them."""
         pieces = list(pieces)
         for name, layers in self._layers.items():

@@ -11,7 +11,6 @@ from typing import cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from regrow.core.evidence import Evidence, MaskedPart
 from regrow.core.quantities import Rule, Score, as_numbers, magnitude, refuse_nan
@@ -229,5 +228,5 @@ def _exact_means(values: Sequence[Tensor], lengths: Sequence[int], ranks: Ranks)
 
 def _largest(values: Sequence[Tensor], ranks: Ranks) -> float:
     tops = [own.abs().amax().reshape(1) if len(own) else own.new_zeros(1) for own in values]
-    found = ranks.reduce([own.to(ranks.device) for own in tops], dist.ReduceOp.MAX)
+    found = ranks.reduce([own.to(ranks.device) for own in tops], "MAX")
     return float(torch.cat(found).amax())

@@ -5,7 +5,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from regrow.core.magnitudes import mean_of, scale_of, summands
 from regrow.core.units import wide
@@ -22,12 +21,12 @@ class CutUnits:
     def magnitudes(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """What `Layer.flatten` makes of whole tensors, of the units here."""
         parts = [own[:0] if layer.is_fine else own.abs().double() for layer, own in self._with(tensors)]
-        scales = list(map(scale_of, self._complete(self._gather(parts, "amax"), dist.ReduceOp.MAX)))
+        scales = list(map(scale_of, self._complete(self._gather(parts, "amax"), "MAX")))
         addends = [
             part if layer.is_fine else summands(part, layer.for_every_weight(scale), layer.unit_size)
             for (layer, part), scale in zip(self._with(parts), scales, strict=True)
         ]
-        totals = self._complete(self._gather(addends, "sum"), dist.ReduceOp.SUM)
+        totals = self._complete(self._gather(addends, "sum"), "SUM")
         return [
             layer.flatten(own) if layer.is_fine else mean_of(total, scale, layer.unit_size).to(wide(own).dtype)
             for (layer, own), total, scale in zip(self._with(tensors), totals, scales, strict=True)
@@ -37,7 +36,7 @@ class CutUnits:
         nothing = torch.empty(0, dtype=torch.float64, device=self._ranks.device)
         return [nothing if layer.is_fine else layer.gather(part, how) for layer, part in self._with(parts)]
 
-    def _complete(self, numbers: Sequence[Tensor], op: "dist.ReduceOp.RedOpType") -> list[Tensor]:
+    def _complete(self, numbers: Sequence[Tensor], op: str) -> list[Tensor]:
         """Numbers of all units here, where those of cut ones, none negative, were of the part here."""
         slots = [own.to(self._ranks.device) for _, own in self._slots]
         sent = [own.new_zeros(num_cut) for own, (num_cut, _) in zip(numbers, self._slots, strict=True)]
@@ -55,7 +54,7 @@ class CutUnits:
     @cached_property
     def _slots(self) -> list[tuple[int, Tensor]]:
         """Of each layer how many units are cut, anywhere, and the number among these of each one here, or -1."""
-        told = self._ranks.reduce([own.incomplete().to(self._ranks.device) for own in self._shards], dist.ReduceOp.MAX)
+        told = self._ranks.reduce([own.incomplete().to(self._ranks.device) for own in self._shards], "MAX")
         made = []
         for layer, flags in zip(self._shards, told, strict=True):
             numbers = torch.empty(0, dtype=torch.int64)

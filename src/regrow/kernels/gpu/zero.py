@@ -20,7 +20,7 @@ class Masks:
         self._strides = [mask.stride() for mask in masks]
         sizes = [mask.numel() for mask in masks]
         self._table = torch.tensor([[mask.data_ptr() for mask in masks], sizes]).to(device)
-        self._num_blocks = -(-max(sizes) // _BLOCK)
+        self._num_blocks = max(-(-max(sizes) // _BLOCK), 1)  # of shards all may be empty
 
     def zero_inactive(self, tensors: Sequence[Sequence[Tensor]]) -> bool:
         """Zero the tensors of each layer where its mask is false, in place; whether that was possible in one launch.
