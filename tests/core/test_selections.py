@@ -240,8 +240,8 @@ def test_how_many_draws_are_made_at_once_changes_nothing(monkeypatch, factor):
     # Too few make it draw again, more than needed are ignored.
     topology, wanted = [flags("x." * 200), flags("." * 50), flags("x" * 90 + "." * 10)], [20, 6, 1]
     expected = draw(topology, wanted)
-    usual = selections._draws_for
-    monkeypatch.setattr(selections, "_draws_for", lambda *numbers: max(1, int(factor * usual(*numbers))))
+    usual = selections.draws_for
+    monkeypatch.setattr(selections, "draws_for", lambda *numbers: max(1, int(factor * usual(*numbers))))
     assert draw(topology, wanted) == expected
 
 

@@ -57,6 +57,10 @@ class Part(ABC):
         """The active units. Not kept: a cycle of references would outlive the rewiring."""
         return OfChunk(self.chunk, self.of_active, lambda: self.places)
 
+    @cached_property
+    def free(self) -> list[int]:
+        return list(map(sub, self.chunk.sizes, self.counts))
+
     def below(self, bound: float, scores: Tensor | None) -> tuple[Tensor, list[int]]:
         scores = self.of_active("weight").abs() if scores is None else scores
         places = self.places.index_select(0, positions_of(scores < bound))
@@ -78,8 +82,7 @@ class Part(ABC):
         raise ValueError("of the places that are not active nothing is stored that could be compared")
 
     def draw_free(self, counts: Sequence[int], key: int) -> Tensor:
-        free = list(map(sub, self.chunk.sizes, self.counts))
-        return draw_free(self.chunk, counts, free, self.active, key, self.kernels)
+        return draw_free(self.chunk, counts, self.free, self.active, key, self.kernels)
 
 
 @dataclass(frozen=True)
