@@ -36,9 +36,9 @@ def enter(steps: "Steps") -> None:
 
 def leave(steps: "Steps") -> None:
     """Its optimizer is an ordinary one again, unless others ride on it."""
-    _LIVE.discard(steps)
-    if (model := steps.belonging.model) is not None:
+    if steps in _LIVE and (model := steps.belonging.model) is not None:
         _WHOLE.pop(model, None)
+    _LIVE.discard(steps)
     if not any(other.optimizer is steps.optimizer for other in _LIVE):
         copies.release(steps.optimizer)
     if not _LIVE:
