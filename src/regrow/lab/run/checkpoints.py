@@ -17,6 +17,7 @@ def save_checkpoint(folder: RunFolder, config: Config, training: Training, made_
     """Write where a run is, but never a network that went astray over a good one."""
     training.check_finite()
     state, content = training.state(), io.BytesIO()  # torch would not tell that a disk is full
+    state["sparse"]["settings"] = repr(config.make_method(training.steps_per_epoch))  # which a branch has of its own
     write_tables(folder, training)
     if training.ranks.is_first:
         torch.save({**state, "id": config.id, "made_with": made_with}, content)
