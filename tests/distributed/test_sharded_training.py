@@ -27,7 +27,7 @@ METHODS = {
     if not cls.rewires_every_step
     else make(cls, sparsity=0.8, temperature=1e-3)
     for name, cls in regrow.METHODS.items()
-    if cls.storage is None and name != "Dense"
+    if cls.storage is None and name != "Dense" and "dense_step" not in cls.needs
 }
 
 

@@ -62,7 +62,7 @@ LAYOUTS = {2: (fsdp, tensor_parallel), 3: (fsdp,), 4: (fsdp, tensor_parallel, bo
 def methods() -> list[regrow.Method]:
     found = []
     for name, cls in regrow.METHODS.items():
-        if cls.storage is not None or name == "Dense":
+        if cls.storage is not None or name == "Dense" or "dense_step" in cls.needs:
             continue
         by_weight = "sign" in cls.needs
         for units, sparsity in product(UNITS[:1] if by_weight else UNITS, SPARSITIES):

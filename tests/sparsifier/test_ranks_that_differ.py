@@ -192,6 +192,10 @@ def packed_under_tensor_parallelism(rank):
     attach_unchanged(model, sgd(model), storage="packed")
 
 
+def all_places_under_fsdp2(rank):
+    fsdp2(rank, regrow.TopK(sparsity=0.8))
+
+
 def seeds_under_fsdp2(rank):
     fsdp2(rank, seed=3 + rank)
 
@@ -249,6 +253,7 @@ SHARDED = {
     packed_under_fsdp2: r"0\.weight is a DTensor, spread over ranks by torch, which packed storage cannot hold",
     hashed_under_fsdp2: r"0\.weight is a DTensor, spread over ranks by torch, which hashed storage cannot hold",
     packed_under_tensor_parallelism: r"0\.weight is a DTensor, spread over ranks by torch, which packed storage",
+    all_places_under_fsdp2: "TopK compares all places of a layer, which no rank has here",
     seeds_under_fsdp2: "rank 1 has another seed than rank 0",
     methods_under_fsdp2: "rank 1 has another method than rank 0",
     starts_under_fsdp2: "rank 1 has another start than rank 0",

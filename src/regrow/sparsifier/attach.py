@@ -95,7 +95,10 @@ def attach(
     tally, grown = _first_tally(method, sparse_layers, start), grown_moments(moments, method, optimizer, parameters)
     method.check_layers(sparse_layers, tally)
     if "dense_step" in method.needs and any(map(is_sharded, parameters)):
-        raise ValueError(f"{type(method).__name__} compares all places of a layer, and these are sharded over ranks")
+        raise ValueError(
+            f"{type(method).__name__} compares all places of a layer, which no rank has here; attach to a model that is "
+            "not sharded"
+        )
     left = left_dense(model, optimizer, parameters, undivided)
     is_drawn = start == "random" and rescale is None and kind.name != "hashed"
     hint(
