@@ -96,8 +96,8 @@ def attach(
     method.check_layers(sparse_layers, tally)
     if "dense_step" in method.needs and any(map(is_sharded, parameters)):
         raise ValueError(
-            f"{type(method).__name__} compares all places of a layer, which no rank has here; attach to a model that is "
-            "not sharded"
+            f"{type(method).__name__} compares all places of a layer, which no rank has here; attach to a model that "
+            "is not sharded"
         )
     left = left_dense(model, optimizer, parameters, undivided)
     is_drawn = start == "random" and rescale is None and kind.name != "hashed"
