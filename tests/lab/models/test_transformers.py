@@ -236,7 +236,7 @@ def test_names_and_titles_tell_networks_apart() -> None:
         ({"name": "gpt", "positions": "none"}, "model.positions must be one of learned, rotary, got 'none'"),
         ({"name": "gpt", "tied": "yes"}, "model.tied must be true or false, got 'yes'"),
         ({"name": "vit", "patch": 2.5}, "model.patch must be a whole number >= 1, got 2.5"),
-        ({"name": "vit", "contxt": 8}, "model vit has no field 'contxt'; .* it has depth, heads, patch, width"),
+        ({"name": "vit", "contxt": 8}, "model vit has no field 'contxt'; it has depth, heads, patch, width"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(given: dict, message: str) -> None:
