@@ -116,12 +116,13 @@ def test_when_all_are_killed_another_number_goes_on_with_the_same_topology(whole
 
 
 def test_a_polite_kill_saves_on_all_ranks_at_the_same_step(tmp_path: Path):
-    with together(tmp_path, "--save-every", "1000") as process:
-        wait_for_epochs(process, tmp_path / RUN.id, 1)
+    folder = tmp_path / small(epochs=600).id  # which is not over before it is told
+    with together(tmp_path, "--epochs", "600", "--save-every", "1000") as process:
+        wait_for_epochs(process, folder, 1)
         process.terminate()
         trouble = process.communicate(timeout=60)[1]
     assert "stopped at step" in trouble
-    assert torch.load(tmp_path / RUN.id / "checkpoint.pt")["step"] >= 10
+    assert torch.load(folder / "checkpoint.pt")["step"] >= 10
 
 
 def test_shards_are_trained_as_copies_are_and_saved_whole(whole: Path, tmp_path: Path):
