@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import regrow
+from benchmarks.modules import rewiring
 
 ROOT = Path(regrow.__file__).parent
 LAYOUT = {
@@ -77,3 +78,7 @@ def test_files_are_short_and_functions_take_few_arguments(path):
             if isinstance(node, ast.FunctionDef) and node.name != "attach":
                 given = node.args
                 assert len([*given.posonlyargs, *given.args, *given.kwonlyargs]) <= 7, node.name
+
+
+def test_a_reader_follows_a_step_that_rewires_through_twelve_modules():
+    assert len(rewiring("SET", "dense")) <= 12

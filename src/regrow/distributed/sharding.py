@@ -88,7 +88,7 @@ class Sharding:
             check_start(low, chunk)
             return low
 
-        self.forget()
+        self._flat.clear()
         return first_of([Candidates(chunk, partial(lowness, chunk)) for chunk in self.chunks], counts, self.ranks)
 
     def count(self, units: Sequence[Tensor]) -> list[int]:
@@ -112,8 +112,6 @@ class Sharding:
             self._flat[name] = self._cut.magnitudes(tensors)
         return self._flat[name][layers]
 
-    def forget(self) -> None:
-        self._flat.clear()
-
     def evidence(self, parts: Sequence[MaskedPart], tally: Tally, step: int) -> ShardedEvidence:
+        self._flat.clear()
         return ShardedEvidence(parts, tally, step, self.ranks)

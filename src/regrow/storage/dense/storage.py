@@ -1,7 +1,7 @@
 """Dense storage: weights stay the user's ordinary tensors, with zeros; beside each lies a bool mask."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -58,7 +58,7 @@ class DenseStorage:
 
     def _lay_out(self, layers: Sequence[Layer]) -> None:
         self.layers = list(layers)
-        self.weights = [local(parameter.detach()) for parameter in self.parameters]
+        self.weights = self._local(parameter.detach() for parameter in self.parameters)
         self._addresses = [weight.data_ptr() for weight in self.weights]
         self._here: Sequence[Layer] = self.layers if self.sharding is None else self.sharding.shards
         devices = [weight.device for weight in self.weights]
@@ -79,8 +79,12 @@ class DenseStorage:
             and {weight.dtype for weight in self.weights} == {torch.float32}
         )
 
+    def _local(self, tensors: Iterable[Tensor]) -> list[Tensor]:
+        """What of them is on this rank."""
+        return list(tensors if self.sharding is None else map(local, tensors))
+
     def follow(self) -> None:
-        if [local(parameter).data_ptr() for parameter in self.parameters] == self._addresses:
+        if [own.data_ptr() for own in self._local(self.parameters)] == self._addresses:
             return
         check_shapes(self.layers, self.parameters)
         masks = self._masks
@@ -148,7 +152,7 @@ class DenseStorage:
     def _like(self, i: int, optimizer: Optimizer) -> list[Tensor]:
         """What is 0 where parameter i is not active: itself, its optimizer state, and what is carried."""
         of_optimizer = [] if self._is_dense_step else state_like(optimizer, self.parameters[i])
-        return [self.weights[i], *map(local, [*of_optimizer, *(own.tensors[i] for own in self._carried)])]
+        return [self.weights[i], *self._local([*of_optimizer, *(own.tensors[i] for own in self._carried)])]
 
     def lay_beside(self, name: str, dtype: torch.dtype | None, fresh: Fresh | None) -> None:
         self._beside[name] = beside(self.weights, dtype, fresh)
@@ -165,12 +169,9 @@ class DenseStorage:
     def in_one_piece(self) -> tuple[Chunk, Callable[[str], Sequence[Tensor]]] | None:
         if not self._is_in_one_piece:
             return None
-
-        def tensors(name: str) -> Sequence[Tensor]:
-            own = {"weight": self.weights, "active": self._topology.active}
-            return own[name] if name in own else self.beside(name)
-
-        return self.chunks[0], tensors
+        return self.chunks[
+            0
+        ], lambda name: {"weight": self.weights, "active": self._topology.active}.get(name) or self.beside(name)
 
     # A step
 
@@ -191,6 +192,8 @@ class DenseStorage:
             self._zero([[] if gradient is None else [gradient] for gradient in self._gradients()])
 
     def _gradients(self) -> list[Tensor | None]:
+        if self.sharding is None:
+            return [parameter.grad for parameter in self.parameters]
         return [None if parameter.grad is None else gradient_here(parameter) for parameter in self.parameters]
 
     def _zero(self, tensors: Sequence[Sequence[Tensor]]) -> None:
@@ -230,12 +233,11 @@ class DenseStorage:
     def evidence(self, tally: Tally, step: int) -> Evidence:
         if self.sharding is None:
             return Evidence(self._parts(tally.active), tally, step)
-        self.sharding.forget()
         return self.sharding.evidence(self._parts(self._topology.count()), tally, step)
 
     def _parts(self, counts: Sequence[int]) -> list[MaskedPart]:
         everywhere = [partial(self._everywhere, chunk) for chunk in self.chunks]
-        kept = [self._kept.of_active(chunk) for chunk in self.chunks]
+        kept = [self._kept.of_active(chunk) if self._kept.active else {} for chunk in self.chunks]
         counts_of = [tuple(chunk.of(counts)) for chunk in self.chunks]
         return list(map(MaskedPart, self.chunks, self._topology.active, counts_of, self._kernels, everywhere, kept))
 
@@ -243,6 +245,9 @@ class DenseStorage:
         """A quantity of all places of a chunk, flat, layer by layer; mostly views."""
         if name == "weight":
             tensors: Sequence[Tensor] = self.weights
+            views = [view for view in chunk.of(self._flat_views) if view is not None]
+            if len(views) == len(chunk.layers):
+                return views
         elif name == "gradient" and self._kept.everywhere is not None:
             tensors = self._kept.everywhere
         elif name in self._beside:
@@ -257,7 +262,10 @@ class DenseStorage:
         """What comes is 0 already, weight and state, because it was inactive; or what a dense step made of it."""
         pruned, grown = evidence.split(plan.pruned), evidence.split(plan.grown)
         counts = evidence.counts_here(plan.pruned)
-        self._topology.change(pruned, grown)
+        for active, out, in_ in zip(self._topology.active, pruned, grown, strict=True):
+            active.index_fill_(0, out, False).index_fill_(0, in_, True)
+        if not self._topology.is_view:
+            self._topology.expand()
         for own in self._beside.values():
             if own.fresh is not None:
                 fresh = [own.fresh(chunk.positions(places)) for chunk, places in zip(self.chunks, pruned, strict=True)]
@@ -269,9 +277,8 @@ class DenseStorage:
             self.zero_inactive(optimizer)
             return
         for i, units in enumerate(self._per_layer(pruned, counts)):
-            if len(units):
-                for tensor in self._like(i, optimizer):
-                    self._put(i, tensor, units, 0)
+            for tensor in self._like(i, optimizer) if len(units) else []:
+                self._put(i, tensor, units, 0)
 
     def _put(self, i: int, tensor: Tensor, units: Tensor, value: float | Tensor) -> None:
         flat = self._flat_views[i]
@@ -311,8 +318,7 @@ class DenseStorage:
 
     def _here_of(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Of tensors by name, whole or spread over ranks, what is here."""
-        pairs = zip(self.layers, self.parameters, strict=True)
-        return [part_like(tensors[layer.name], own) for layer, own in pairs]
+        return [part_like(tensors[layer.name], own) for layer, own in zip(self.layers, self.parameters, strict=True)]
 
     def copy(self, memo: dict[int, Any]) -> "DenseStorage":
         return DenseStorage(self.layers, copy.deepcopy(self.parameters, memo), self._chunk_units, self._is_dense_step)

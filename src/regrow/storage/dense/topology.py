@@ -19,6 +19,7 @@ class Topology:
         self.active = [torch.ones(chunk.num_units, dtype=torch.bool, device=chunk.device) for chunk in chunks]
         self.units = [view for chunk, own in zip(chunks, self.active, strict=True) for view in chunk.split(own)]
         self._layers = [layer for chunk in chunks for layer in chunk.layers]
+        self.is_view = all(layer.is_fine for layer in self._layers)
         self.masks = [
             layer.unflatten(units) if layer.is_fine else torch.ones_like(weight, dtype=torch.bool)
             for layer, units, weight in zip(self._layers, self.units, weights, strict=True)
@@ -28,26 +29,20 @@ class Topology:
         """Take over the active places of each chunk."""
         for active, own in zip(self.active, places, strict=True):
             active.fill_(False).index_fill_(0, own, True)
-        self._expand()
+        self.expand()
 
     def set_masks(self, masks: Sequence[Tensor]) -> None:
         """Take over one full-size mask per layer."""
         for layer, units, mask in zip(self._layers, self.units, masks, strict=True):
             units.copy_(layer.reduce(mask))
-        self._expand()
-
-    def change(self, pruned: Sequence[Tensor], grown: Sequence[Tensor]) -> None:
-        """Carry out a rewiring, given as places of each chunk."""
-        for active, out, in_ in zip(self.active, pruned, grown, strict=True):
-            active.index_fill_(0, out, False)
-            active.index_fill_(0, in_, True)
-        self._expand()
+        self.expand()
 
     def count(self) -> list[int]:
         """How many units of each layer are active, here."""
         return [int(units.count_nonzero()) for units in self.units]
 
-    def _expand(self) -> None:
+    def expand(self) -> None:
+        """Let masks follow the flags where units are coarse."""
         for layer, units, mask in zip(self._layers, self.units, self.masks, strict=True):
             if not layer.is_fine:
                 layer.spread(units, mask)
