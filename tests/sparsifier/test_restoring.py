@@ -5,6 +5,7 @@ from itertools import permutations
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import regrow
@@ -271,3 +272,24 @@ def test_weights_that_stay_within_the_topology_may_be_written_at_any_time(write)
         write(run.model)
         run.train(1)
         run.sparse.check()
+
+
+def test_fresh_weights_are_no_restored_ones_though_the_topology_only_grew():
+    """Of coarse units there may be room for one more; where none went, the first topology lies in that of the state."""
+
+    def beginning():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(2, 1, 1), nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(32, 9), nn.Linear(9, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        method = regrow.DSR(sparsity=0.6875, period=1, granularity="channel", prune=0, threshold=1e-9)
+        return model, optimizer, regrow.attach(model, optimizer, method, seed=790)
+
+    model, optimizer, sparse = beginning()
+    first = sparse.masks()
+    model(torch.randn(4, 2, 4, 4)).square().mean().backward()
+    optimizer.step()
+    assert sparse.active > sum(int(mask.sum()) for mask in first.values())
+    fresh, _, other = beginning()
+    other.load_state_dict(sparse.state_dict())
+    fresh.load_state_dict(model.state_dict())
+    assert all(torch.equal(mask, sparse.masks()[name]) for name, mask in other.masks().items())

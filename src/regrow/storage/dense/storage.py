@@ -177,12 +177,12 @@ class DenseStorage:
 
     def begin(self, optimizer: Optimizer, factors: Sequence[float]) -> None:
         """Zero what is inactive, for the first time, and multiply what is left of each layer."""
-        has_strays = any(self._count_strays())
+        num_zeroed = sum(self._count_strays())
         self.zero_inactive(optimizer)
         for weight, factor in zip(self.weights, factors, strict=True):
             if factor != 1:
                 weight.mul_(factor)
-        self._zeroed = Zeroed(self.layers, self.weights, self._masks) if has_strays else None
+        self._zeroed = Zeroed(self.layers, self.weights, self._masks, num_zeroed) if num_zeroed else None
 
     def zero_inactive(self, optimizer: Optimizer) -> None:
         self._zero([self._like(i, optimizer) for i in range(len(self.layers))])
