@@ -70,6 +70,8 @@ found = tune.Tuner(
 ).fit()
 ray.shutdown()
 
+whole = sum(result.metrics["training_iteration"] == epochs for result in found)
+print(f"{whole} of {len(found)} trials were trained to the end, the others stopped before")
 best: dict[float, Any] = {}
 for result in sorted(found, key=lambda result: result.metrics["accuracy"]):
     best[result.config["sparsity"]] = result
