@@ -67,7 +67,8 @@ def test_ray_tune_searches_sparsity_and_learning_rate(tmp_path):
     assert [(sparsity, weights) for sparsity, weights, _ in found] == [("0.9", "26,620"), ("0.98", "5,324")]
     assert float(found[0][2]) > 60  # by chance 10
     to_the_end = re.search(r"^(\d) of 4 trials were trained to the end", done.stdout, re.MULTILINE)
-    assert to_the_end and int(to_the_end[1]) >= 1  # which ones is a matter of who was first, as ASHA is asynchronous
+    assert to_the_end is not None
+    assert int(to_the_end[1]) >= 1  # which ones is a matter of who was first, as ASHA is asynchronous
 
 
 def test_a_circuit_is_what_a_prediction_goes_by_and_other_weights_are_not(monkeypatch, capsys, tmp_path):

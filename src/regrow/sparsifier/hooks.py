@@ -40,7 +40,8 @@ class StepHooks:
     ) -> None:
         self.are_on = True
         self._optimizer = optimizer
-        self.before, self.after = _untraced(before), _untraced(after)
+        self._before, self._after = before, after
+        self.before, self.after = _untraced(before), _untraced(after)  # for whoever calls them without the hooks
         self._captured, self._skipped = captured, skipped
         self._step_frame: FrameType | None = None
         self._is_running = False
@@ -67,7 +68,7 @@ class StepHooks:
         closure = args[1] if is_positional else kwargs.get("closure")
         if not callable(closure):
             if not self._is_skipped():
-                self.before()
+                self._before()
             return None
 
         def masked_closure() -> Any:
@@ -84,7 +85,7 @@ class StepHooks:
             return
         self._step_frame = None
         is_recorded = torch.cuda.is_initialized() and is_capturing()  # type: ignore[no-untyped-call]
-        act = self._captured if is_recorded else self._skipped if self._is_skipped() else self.after
+        act = self._captured if is_recorded else self._skipped if self._is_skipped() else self._after
         self._is_running = True
         try:
             act()
