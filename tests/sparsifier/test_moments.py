@@ -7,7 +7,7 @@ import torch
 from torch import nn, optim
 
 import regrow
-from every_method import can_be_packed
+from every_method import EVERY_STEP, can_be_packed
 from regrow.testing import check_method
 
 KINDS = ("aged", "informed")
@@ -59,8 +59,9 @@ def test_other_words_are_refused():
 
 
 @pytest.mark.parametrize("how", KINDS)
-def test_a_method_that_rewires_in_every_step_is_refused(how):
-    refused("DeepR rewires in every step", regrow.DeepR(sparsity=0.9), moments=how)
+@pytest.mark.parametrize("name", EVERY_STEP)
+def test_a_method_that_rewires_in_every_step_is_refused(name, how):
+    refused(f"{name} rewires in every step", regrow.METHODS[name](sparsity=0.9), moments=how)
 
 
 @pytest.mark.parametrize("how", KINDS)
