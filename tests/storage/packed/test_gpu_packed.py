@@ -85,3 +85,20 @@ def test_a_packed_step_works_under_autocast():
         optimizer.zero_grad()
     assert sparse.active == sparse.budget
     assert len(sparse.history) == 2
+
+
+def test_a_model_on_the_meta_device_becomes_real_where_new_tensors_are_made():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        torch.set_default_device(DEVICE)
+        sparse = regrow.attach(model, optimizer, regrow.SET(sparsity=0.9, period=2), storage="packed")
+    finally:
+        torch.set_default_device(None)
+    for _ in range(3):
+        model(torch.randn(8, 64, device=DEVICE)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert all(parameter.is_cuda for parameter in model.parameters())
+    assert sparse.active == sparse.budget

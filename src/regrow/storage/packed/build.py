@@ -152,7 +152,7 @@ def _collect(gradients: Sequence[Tensor | None], places: Sequence[Places], value
 def draw_as_torch_does(name: str, shape: tuple[int, ...], count: int, generator: torch.Generator) -> Tensor:
     """Some weights of a linear or convolution layer as torch draws all of them: uniform within 1/sqrt(fan in)."""
     bound = prod(shape[1:]) ** -0.5
-    return torch.empty(count).uniform_(-bound, bound, generator=generator)
+    return torch.empty(count, device=generator.device).uniform_(-bound, bound, generator=generator)
 
 
 def let_compute(model: nn.Module, parameters: Sequence[nn.Parameter], pack: Pack) -> None:
