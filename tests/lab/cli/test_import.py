@@ -86,6 +86,8 @@ from regrow.methods import Method, method
 class Swap(Method):
     \"\"\"Prune one weight of each layer, and grow one.\"\"\"
 
+    until_only_stops = True
+
     def prune_counts(self, tally, step):
         return [min(1, free) for free in tally.free]
 """,
@@ -137,17 +139,20 @@ def test_a_run_of_imported_parts_survives_a_kill_and_goes_on_without_saying_them
 
 
 def test_a_sweep_brings_them_to_its_processes_and_a_report_asks_for_them(tmp_path: Path, mine: list[Path]):
+    """Also where a run leaves its state to a branch, which is made of them as well."""
     toml = """
         imports = ["tiny.py", "dots.py", "plain.py", "halving.py", "swap.py"]
         model = {name = "tiny", hidden = 16}
         data = {name = "dots", num_train = 200}
         epochs = 2
+        written_for = 2
         batch_size = 20
         optimizer = {name = "plain", dampening = 0.1}
         learning_rate = {name = "halving", first = 0.1}
         sparsity = 0.5
         [[runs]]
-        method = "Swap"
+        method = {name = "Swap", period = 5}
+        grid.method.until = [1, 2]
         [[runs]]
         method = "Static"
     """
@@ -155,7 +160,8 @@ def test_a_sweep_brings_them_to_its_processes_and_a_report_asks_for_them(tmp_pat
     done = regrow("sweep", "mine.toml", "--jobs", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Swap" in done.stdout
-    assert len(list(tmp_path.glob("runs/tiny-dots-*/summary.json"))) == 2
+    summaries = [path.read_text() for path in tmp_path.glob("runs/tiny-dots-*/summary.json")]
+    assert sorted("epochs 1 to 1 are those of" in text for text in summaries) == [False, False, True]
     refused = regrow("report", "runs", cwd=tmp_path)
     assert "made with regrow --import" in " ".join(refused.stderr.split()) + refused.stdout
     told = regrow(*brought(mine), "report", "runs", cwd=tmp_path)

@@ -42,6 +42,14 @@ class Progress:
     score: float | None
 
 
+def _tell_nobody(progress: Progress) -> None:
+    """With a name, unlike a lambda, so that options can be sent to other processes."""
+
+
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Options:
     """How to train, none of which changes the result: where, how often to save, whom to tell, when to stop.
@@ -57,8 +65,8 @@ class Options:
     save_every: float = 30.0
     branches: tuple[Config, ...] = ()
     ranks: Ranks = ALONE
-    on_progress: Callable[[Progress], object] = lambda progress: None
-    should_stop: Callable[[], bool] = lambda: False
+    on_progress: Callable[[Progress], object] = _tell_nobody
+    should_stop: Callable[[], bool] = _never
 
 
 def train(config: Config, root: Path, options: Options) -> None:

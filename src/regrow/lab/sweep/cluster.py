@@ -4,17 +4,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from regrow.core.extras import check_installed
-from regrow.lab.config import Config, imports, parent_id
+from regrow.lab.config import Config, parent_id
 from regrow.lab.run.folder import InUse, RunFolder
 from regrow.lab.run.loop import Options, Progress
 from regrow.lab.sweep.backlog import Backlog
-from regrow.lab.sweep.cluster_worker import Files, Job, Mailbox, read_files, work, write_files
+from regrow.lab.sweep.cluster_worker import Files, Mailbox, read_files, work, write_files
+from regrow.lab.sweep.job import job_of
 from regrow.lab.sweep.outcome import Ending
 from regrow.lab.sweep.progress import Board
 
@@ -79,8 +79,7 @@ class _Crew:
     def __init__(self, ray: Any, root: Path, options: Options, at_once: int | None, board: Board) -> None:
         self.going: dict[Any, Config] = {}
         self.lost: list[Config] = []
-        self._ray, self._root, self._board = ray, root, board
-        self._options = replace(options, on_progress=_nobody, should_stop=_never)
+        self._ray, self._root, self._options, self._board = ray, root, options, board
         self._needs = {"num_cpus": options.threads or 1, "num_gpus": 0.0}
         if options.device.startswith("cuda"):
             self._needs["num_gpus"] = 1 / (at_once or 1)
@@ -112,12 +111,11 @@ class _Crew:
         return self.lost.pop(0) if self.lost else backlog.take()
 
     def start(self, config: Config, branches: tuple[Config, ...]) -> None:
-        options = replace(self._options, branches=branches)
-        job = Job(config.settings(), tuple(imports.brought()), self._root, self._mark, options)
+        job = job_of(config, branches, self._root, self._options)
         runs = [config.id, *filter(None, [parent_id(config)])]
         files = self._ray.put(read_files(self._root, runs))  # in a list it stays where it is until it is asked for
         task = self._ray.remote(max_retries=0, **self._needs)(work)
-        self.going[task.remote(job, self._mailbox, [files])] = config
+        self.going[task.remote(job, self._mark, self._mailbox, [files])] = config
 
     def listen(self) -> None:
         """Show how far runs are, and keep what those send that do not see our folder."""
@@ -193,11 +191,3 @@ def _leave_mark(root: Path) -> str:
     name = f".on-ray-{token_hex(8)}"
     (root / name).touch()
     return name
-
-
-def _nobody(progress: Progress) -> None:
-    """Stands in for functions of the driver."""
-
-
-def _never() -> bool:
-    return False

@@ -1,33 +1,18 @@
 """What a machine of a Ray cluster does for a sweep: train a run, and tell the driver of it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from regrow.files.atomic import write_atomically
-from regrow.lab.config import imports, read_config
-from regrow.lab.config.paper import Settings
-from regrow.lab.run.folder import RunFolder
-from regrow.lab.run.loop import Options, Progress, train
-from regrow.lab.sweep.outcome import Ending, how_it_ends
+from regrow.lab.run.loop import Progress
+from regrow.lab.sweep.job import Job
+from regrow.lab.sweep.outcome import Ending
 
 Files = dict[str, bytes | None]
 """Contents by path below a folder of runs; None for a file that is no longer there."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """All that a worker is told. `mark`: a file that is in the folder of runs if that is the driver's own."""
-
-    settings: Settings
-    imported: tuple[str, ...]
-    root: Path
-    mark: str
-    options: Options
 
 
 class Mailbox:
@@ -50,28 +35,24 @@ class Mailbox:
         self._is_over = True
 
 
-def work(job: Job, mailbox: Any, files: list[Any]) -> Ending:
-    """What a worker does: train in the driver's folder, or where that is not to be seen in one of its own, and tell."""
+def work(job: Job, mark: str, mailbox: Any, files: list[Any]) -> Ending:
+    """What a worker does: train in the driver's folder, or where that is not to be seen in one of its own, and tell.
+
+    `mark`: a file that is in the folder of runs if that is the driver's own.
+    """
     import ray
 
-    for name in job.imported:
-        imports.bring(name)
-    config = read_config(job.settings)
     is_over = False
 
     def post(what: Progress | Files) -> None:
         nonlocal is_over
         try:
-            is_over = ray.get(mailbox.post.remote(config.id, what))
+            is_over = ray.get(mailbox.post.remote(job.run, what))
         except ray.exceptions.RayError:
             is_over = True  # nobody is left to be told
 
-    def train_in(root: Path, tell: Callable[[Progress], object]) -> Ending:
-        options = replace(job.options, on_progress=tell, should_stop=lambda: is_over)
-        return how_it_ends(partial(train, config, root, options), RunFolder(root / config.id))
-
-    if (job.root / job.mark).exists():
-        return train_in(job.root, post)
+    if (job.root / mark).exists():
+        return job.train(job.root, post, lambda: is_over)
     with TemporaryDirectory(prefix="regrow-") as scratch:
         copy = _Copy(Path(scratch), ray.get(files[0]))
 
@@ -80,7 +61,7 @@ def work(job: Job, mailbox: Any, files: list[Any]) -> Ending:
             if changes := copy.changes():
                 post(changes)
 
-        ending = train_in(copy.root, tell)
+        ending = job.train(copy.root, tell, lambda: is_over)
         post(copy.changes())
         return ending
 

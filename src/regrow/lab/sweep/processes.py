@@ -2,20 +2,17 @@
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from regrow.lab.config import Config, imports, read_config
-from regrow.lab.run.folder import RunFolder
-from regrow.lab.run.loop import Options, Progress, train
+from regrow.lab.run.loop import Options, Progress
 from regrow.lab.sweep.backlog import Backlog
-from regrow.lab.sweep.outcome import Ending, how_it_ends
+from regrow.lab.sweep.job import Job, job_of
+from regrow.lab.sweep.outcome import Ending
 from regrow.lab.sweep.progress import Board
 from regrow.lab.sweep.signals import stop_on_signals
 
@@ -27,7 +24,7 @@ def train_in_processes(
     running: dict[Connection, _Worker] = {}
     while running or (backlog and not should_stop()):
         while len(running) < (jobs or 1) and not should_stop() and (config := backlog.take()):
-            worker = _Worker(config, root, replace(options, branches=backlog.branches_of(config)))
+            worker = _Worker(job_of(config, backlog.branches_of(config), root, options))
             running[worker.connection] = worker
         for ready in wait(list(running), timeout=0.2):
             assert isinstance(ready, Connection)
@@ -42,16 +39,13 @@ def train_in_processes(
 class _Worker:
     """A process that trains one run, and the line to it."""
 
-    def __init__(self, config: Config, root: Path, options: Options) -> None:
-        self.id = config.id
+    def __init__(self, job: Job) -> None:
+        self.id = job.run
         self._said: Ending | None = None
         self._has_begun = self._told_to_stop = False
         context = multiprocessing.get_context("spawn")
         self.connection, other_end = context.Pipe(duplex=False)
-        plain = replace(options, on_progress=_nobody, should_stop=_never)
-        self._process = context.Process(
-            target=_work, args=(config.settings(), imports.brought(), root, plain, other_end)
-        )
+        self._process = context.Process(target=_work, args=(job, other_end))
         resource_tracker.ensure_running()  # or the first worker would start it, which lets signals through again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: the parent decides on a Ctrl-C
         self._process.start()
@@ -83,11 +77,8 @@ class _Worker:
             self._process.terminate()
 
 
-def _work(settings: dict[str, Any], imported: Iterable[str], root: Path, options: Options, line: Connection) -> None:
+def _work(job: Job, line: Connection) -> None:
     """What a worker does: train, and tell. A signal to a whole sweep reaches it twice: by itself and by its parent."""
-    for name in imported:
-        imports.bring(name)
-    config = read_config(settings)
     with stop_on_signals(signal.SIGTERM, signal.SIGHUP, second_counts=False) as should_stop:
         parent_is_gone = False
 
@@ -98,15 +89,6 @@ def _work(settings: dict[str, Any], imported: Iterable[str], root: Path, options
             except OSError:
                 parent_is_gone = True
 
-        options = replace(options, on_progress=tell, should_stop=lambda: parent_is_gone or should_stop())
-        ending = how_it_ends(partial(train, config, root, options), RunFolder(root / config.id))
+        ending = job.train(job.root, tell, lambda: parent_is_gone or should_stop())
         with suppress(OSError):  # nobody is left to be told
             line.send(ending)
-
-
-def _nobody(progress: Progress) -> None:
-    """Stands in for functions that cannot be sent to another process."""
-
-
-def _never() -> bool:
-    return False
