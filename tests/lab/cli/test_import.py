@@ -13,6 +13,7 @@ import pytest
 from regrow.lab.config import imports, make_config
 from regrow.lab.config.component import component
 from regrow.lab.learning_rates.learning_rate import LearningRate
+from regrow.lab.run.folder import FORMAT, RunFolder, bring_again
 
 MINE = {
     "tiny.py": """
@@ -168,6 +169,18 @@ def test_a_sweep_brings_them_to_its_processes_and_a_report_asks_for_them(tmp_pat
     assert told.returncode == 0, told.stderr
     page = (tmp_path / "report" / "index.html").read_text()
     assert "tiny (hidden=16) on dots" in page
+
+
+def test_a_run_whose_file_is_gone_is_in_nobodys_way(tmp_path: Path):
+    there = tmp_path / "there.py"
+    there.write_text("")
+    begun = RunFolder(tmp_path / "runs" / "begun")
+    begun.path.mkdir(parents=True)
+    begun.write_json(
+        "config.json", {"format": FORMAT, "imports": {"gone.py": "0", "no_such_module": "", str(there): "0"}}
+    )
+    bring_again(tmp_path / "runs")
+    assert str(there) in imports.brought()
 
 
 def test_what_cannot_be_imported_is_named(tmp_path: Path):

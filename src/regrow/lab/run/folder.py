@@ -277,10 +277,13 @@ def _numbers(line: Mapping[str | None, Any]) -> Row:
 
 
 def bring_again(root: Path) -> None:
-    """Import what runs under a folder were begun with, so that they go on without its being said again."""
-    for path in sorted(root.glob("*/config.json")):
-        folder = RunFolder(path.parent)
+    """Import what runs under a folder were begun with, so that they go on without its being said again.
+
+    What cannot be imported any more keeps no other run from training; one that needs it will miss it.
+    """
+    folders = [RunFolder(path.parent) for path in sorted(root.glob("*/config.json"))]
+    for folder in folders:
         with suppress(BadRun):
-            if not folder.is_finished:
-                for name in folder.imports():
+            for name in [] if folder.is_finished else folder.imports():
+                with suppress(Exception):
                     imports.bring(name)
