@@ -46,6 +46,11 @@ def may_import(one: str, other: str) -> bool:
     return other in LEVEL and LEVEL[other] <= LEVEL[one]
 
 
+def test_a_run_of_the_lab_knows_nothing_of_sweeps_and_commands():
+    above = ("regrow.lab.sweep", "regrow.lab.cli", "regrow.lab.report")
+    assert not [path for path in ROOT.glob("lab/run/*.py") if any(name in path.read_text() for name in above)]
+
+
 def test_the_top_level_has_no_other_names():
     assert {path.name for path in ROOT.iterdir() if path.name != "__pycache__"} <= LAYOUT
 

@@ -14,6 +14,7 @@ from regrow.lab.config import Config
 from regrow.lab.config.paper import Settings
 from regrow.lab.data import Data, NamedData
 from regrow.lab.run import provenance
+from regrow.lab.run.branches import hand_on
 from regrow.lab.run.checkpoints import read_checkpoint, save_checkpoint, write_tables
 from regrow.lab.run.compile import describe_kernels
 from regrow.lab.run.folder import FORMAT, RunFolder
@@ -22,7 +23,6 @@ from regrow.lab.run.spread import whole
 from regrow.lab.run.start import begin, build_model
 from regrow.lab.run.state import Training
 from regrow.lab.run.steps import choose_steps
-from regrow.lab.sweep.branches import hand_on
 from regrow.size import count_flops, size_of, training_bytes
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regrow.lab.config import Config, parent_of
+from regrow.lab.run.branches import find_trunks, parting_epoch
 from regrow.lab.run.folder import BadRun, RunFolder
-from regrow.lab.sweep.branches import find_trunks, parting_epoch
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from rich.console import Console
 from small_runs import assert_same_result, small, stop_after
 
 from regrow.lab.config import Config
+from regrow.lab.run.branches import find_trunks
 from regrow.lab.run.folder import RunFolder
 from regrow.lab.run.loop import Options, train
 from regrow.lab.sweep.backlog import Backlog, Outcome
-from regrow.lab.sweep.branches import find_trunks
 from regrow.lab.sweep.lanes import train_in_lanes
 from regrow.lab.sweep.outcome import Ending
 from regrow.lab.sweep.processes import train_in_processes
