@@ -12,9 +12,9 @@ from regrow.lab.config import Config
 from regrow.lab.run.branches import find_trunks
 from regrow.lab.run.folder import RunFolder
 from regrow.lab.run.loop import Options, train
-from regrow.lab.sweep.backlog import Backlog, Outcome
+from regrow.lab.sweep.backlog import Backlog
 from regrow.lab.sweep.lanes import train_in_lanes
-from regrow.lab.sweep.outcome import Ending
+from regrow.lab.sweep.outcome import Ending, Outcome
 from regrow.lab.sweep.processes import train_in_processes
 from regrow.lab.sweep.progress import Board
 
@@ -28,7 +28,7 @@ def stops_at(epoch: float | None, **settings: Any) -> Config:
 def in_lanes(configs: list[Config], root: Path, num_lanes: int = 3) -> Outcome:
     with Board(Console(file=io.StringIO())) as board:
         backlog = Backlog(configs, root, board)
-        train_in_lanes(backlog, root, Options(threads=1), num_lanes, board, lambda: False)
+        train_in_lanes(backlog, Options(threads=1), num_lanes, lambda: False)
     return backlog.close()
 
 
@@ -74,7 +74,7 @@ def test_branches_grow_in_processes_too(tmp_path: Path):
     configs = [stops_at(2), stops_at(6)]
     with Board(Console(file=io.StringIO())) as board:
         backlog = Backlog(configs, tmp_path / "together", board)
-        train_in_processes(backlog, tmp_path / "together", Options(threads=1), 2, board, lambda: False)
+        train_in_processes(backlog, Options(threads=1), 2, lambda: False)
     assert len(backlog.close().done) == 2
     assert "epochs 1 to 2" in str(beginning_of(configs[0], tmp_path / "together"))
     train(configs[0], tmp_path / "alone", Options(threads=1))
@@ -154,7 +154,7 @@ def test_trunk_and_branch_that_were_stopped_end_with_the_same_bits(tmp_path: Pat
     turns = iter(range(10**6))
     with Board(Console(file=io.StringIO())) as board:
         backlog = Backlog([branch, trunk], tmp_path / "parts", board)
-        train_in_lanes(backlog, tmp_path / "parts", Options(threads=1), 2, board, lambda: next(turns) > 120)
+        train_in_lanes(backlog, Options(threads=1), 2, lambda: next(turns) > 120)
     assert len(list((tmp_path / "parts").glob("*/checkpoint.pt"))) == 2
     assert len(in_lanes([branch, trunk], tmp_path / "parts").done) == 2
     assert "epochs 1 to 3" in str(beginning_of(branch, tmp_path / "parts"))

@@ -16,7 +16,7 @@ from small_runs import assert_same_result, small
 from regrow.lab.config import Config
 from regrow.lab.run.loop import Options, Progress, train
 from regrow.lab.sweep import cluster as on_cluster
-from regrow.lab.sweep.backlog import Outcome
+from regrow.lab.sweep.outcome import Outcome
 from regrow.lab.sweep.progress import Board
 from regrow.lab.sweep.sweep import sweep
 

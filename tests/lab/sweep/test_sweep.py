@@ -24,9 +24,9 @@ from regrow.lab.config import Config, make_config
 from regrow.lab.config.experiment import parse_override
 from regrow.lab.run.folder import RunFolder
 from regrow.lab.run.loop import Options, train
-from regrow.lab.sweep.backlog import Backlog, Outcome
+from regrow.lab.sweep.backlog import Backlog
 from regrow.lab.sweep.lanes import train_in_lanes
-from regrow.lab.sweep.outcome import Ending, result_in
+from regrow.lab.sweep.outcome import Ending, Outcome, result_in
 from regrow.lab.sweep.progress import Board
 from regrow.lab.sweep.signals import stop_on_signals
 from regrow.lab.sweep.sweep import sweep
@@ -44,7 +44,7 @@ def test_runs_that_take_turns_in_lanes_end_as_if_alone(tmp_path: Path):
     configs = [small(seed=0), small(seed=1, epochs=3), small(method={"name": "SET"}), small(optimizer={"lr": 1e30})]
     with Board(Console(file=io.StringIO())) as board:
         backlog = Backlog(configs, tmp_path / "lanes", board)
-        train_in_lanes(backlog, tmp_path / "lanes", Options(threads=1), 2, board, lambda: False)
+        train_in_lanes(backlog, Options(threads=1), 2, lambda: False)
     outcome = backlog.close()
     assert sorted(outcome.done) == sorted(config.id for config in configs[:3])
     assert "lower the learning rate" in outcome.failed[configs[3].id]
@@ -57,7 +57,7 @@ def test_lanes_that_are_interrupted_save_and_say_what_is_left(tmp_path: Path):
     turns = iter(range(1000))
     with Board(Console(file=io.StringIO())) as board:
         backlog = Backlog([small(seed=seed) for seed in range(3)], tmp_path, board)
-        train_in_lanes(backlog, tmp_path, Options(threads=1), 2, board, lambda: next(turns) > 20)
+        train_in_lanes(backlog, Options(threads=1), 2, lambda: next(turns) > 20)
     outcome = backlog.close()
     assert len(outcome.stopped) == 3
     assert len(list(tmp_path.glob("*/checkpoint.pt"))) == 2
@@ -238,7 +238,7 @@ def test_what_another_process_trains_has_not_failed(tmp_path: Path):
     try:
         with Board(Console(file=said, width=200)) as board:
             backlog = Backlog([there, child, ours], tmp_path, board)
-            train_in_lanes(backlog, tmp_path, Options(threads=1), 2, board, lambda: False)
+            train_in_lanes(backlog, Options(threads=1), 2, lambda: False)
         assert other.poll() is None
     finally:
         other.terminate()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # torch is slow to import, and --help should not be
     from regrow.lab.config import Config
     from regrow.lab.config.paper import Settings
     from regrow.lab.run.loop import Options
-    from regrow.lab.sweep.backlog import Outcome
+    from regrow.lab.sweep.outcome import Outcome
 
 _MODELS = (
     "lenet_300_100, wrn_DEPTH_WIDTH, resnet_50, resnet_50_small, vgg_19; vit or gpt, or vit_DEPTHxWIDTH and "

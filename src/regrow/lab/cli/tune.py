@@ -35,7 +35,7 @@ from regrow.lab.cli.common import (
 from regrow.lab.cli.train import list_runs, tell
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
-    from regrow.lab.sweep.backlog import Outcome
+    from regrow.lab.sweep.outcome import Outcome
     from regrow.lab.sweep.tune import Found
 
 

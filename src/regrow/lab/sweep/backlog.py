@@ -1,35 +1,13 @@
 """The runs of a sweep that are still to be trained, and what became of the others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from regrow.lab.config import Config, parent_id
 from regrow.lab.run.folder import RunFolder
-from regrow.lab.sweep.outcome import Ending
+from regrow.lab.sweep.outcome import Ending, Outcome
 from regrow.lab.sweep.plan import make_plan, waiting_branches
 from regrow.lab.sweep.progress import Board
-
-
-@dataclass
-class Outcome:
-    """What became of the runs of a sweep, by id; `failed` says why.
-
-    `elsewhere`: another process is training them, or the runs that they start from.
-    """
-
-    done: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    stopped: list[str] = field(default_factory=list)
-    elsewhere: list[str] = field(default_factory=list)
-
-    @property
-    def kind(self) -> str:
-        """How the whole of it ended, the worst of all."""
-        if self.failed:
-            return "failed"
-        return "stopped" if self.stopped else "elsewhere" if self.elsewhere else "done"
 
 
 class Backlog:
@@ -38,7 +16,7 @@ class Backlog:
     def __init__(self, configs: Sequence[Config], root: Path, board: Board) -> None:
         plan = make_plan(configs, root)
         self.outcome = Outcome(skipped=plan.finished)
-        self._root, self._board, self._runs = root, board, plan.runs
+        self.root, self.board, self._runs = root, board, plan.runs
         left = {run: plan.runs[run] for run in plan.left}
         self._trunks = waiting_branches(left.values(), root)
         order = sorted(left, key=lambda run: (-left[run].num_epochs, run in self._trunks))
@@ -55,7 +33,7 @@ class Backlog:
         ready = next(filter(self._is_ready, self._waiting), None)
         if ready is None:
             return None
-        self._board.begin(ready)
+        self.board.begin(ready)
         return self._waiting.pop(ready)
 
     def branches_of(self, trunk: Config) -> tuple[Config, ...]:
@@ -68,7 +46,7 @@ class Backlog:
         dropped = []
         if ending.kind != "done":
             dropped = self._drop_dependents(run)
-            self._trunks = waiting_branches(self._waiting.values(), self._root)
+            self._trunks = waiting_branches(self._waiting.values(), self.root)
         if ending.kind == "done":
             self.outcome.done.append(run)
         elif ending.kind == "stopped":
@@ -78,7 +56,7 @@ class Backlog:
         else:
             self.outcome.failed[run] = ending.sentence
             self.outcome.failed |= dict.fromkeys(dropped, f"not started, because {run} failed")
-        self._board.end(run, ending, dropped)
+        self.board.end(run, ending, dropped)
 
     def close(self) -> Outcome:
         """What is still waiting was not begun; what others trained may be finished by now."""
@@ -96,7 +74,7 @@ class Backlog:
         return self._trunks.get(run) not in self._unfinished or self._folder(run).file("checkpoint.pt").exists()
 
     def _folder(self, run: str) -> RunFolder:
-        return RunFolder(self._root / run)
+        return RunFolder(self.root / run)
 
     def _drop_dependents(self, run: str) -> list[str]:
         """What starts from a run that did not finish, or from such a one, cannot start."""

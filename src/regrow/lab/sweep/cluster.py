@@ -50,18 +50,10 @@ def device_of_cluster(ray: Any, device: str) -> str:
 
 
 def train_on_ray(
-    backlog: Backlog,
-    root: Path,
-    options: Options,
-    at_once: int | None,
-    board: Board,
-    should_stop: Callable[[], bool],
-    *,
-    ray: Any,
+    backlog: Backlog, options: Options, at_once: int | None, should_stop: Callable[[], bool], *, ray: Any
 ) -> None:
     """Train what is in the backlog, a task for each run; `at_once` of them share a GPU."""
-    root = root.resolve()
-    with _Crew(ray, root, options, at_once, board) as crew:
+    with _Crew(ray, backlog.root.resolve(), options, at_once, backlog.board) as crew:
         while crew.going or crew.lost or (backlog and not should_stop()):
             while crew.has_room() and not should_stop() and (config := crew.next(backlog)):
                 crew.start(config, backlog.branches_of(config))

@@ -4,7 +4,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -13,25 +12,21 @@ from regrow.lab.run.folder import RunFolder
 from regrow.lab.run.loop import Options, on_own_stream, train_by_steps
 from regrow.lab.sweep.backlog import Backlog
 from regrow.lab.sweep.outcome import EXPECTED, Ending, ended_by, result_in
-from regrow.lab.sweep.progress import Board
 
 MOST_LANES = 8  # more gained nothing for a network of the size of WRN-28-2
 _ROUNDS_TO_SETTLE = 20
 _SHARE_TO_FILL = 0.8
 
 
-def train_in_lanes(
-    backlog: Backlog, root: Path, options: Options, num_lanes: int | None, board: Board, should_stop: Callable[[], bool]
-) -> None:
+def train_in_lanes(backlog: Backlog, options: Options, num_lanes: int | None, should_stop: Callable[[], bool]) -> None:
     """Train what is in the backlog, `num_lanes` runs at a time or as many as fit; one that fails ends alone."""
     lanes: dict[str, Iterator[None]] = {}
     room = _Room(num_lanes, options.device)
     while lanes or (backlog and not should_stop()):
         while len(lanes) < room.num_lanes and not should_stop() and (config := backlog.take()):
-            own = replace(options, branches=backlog.branches_of(config))
-            lanes[config.id] = _open(config, root, own, board, should_stop)
+            lanes[config.id] = _open(config, backlog, replace(options, should_stop=should_stop))
         for run, lane in list(lanes.items()):
-            ending = _move(lane, RunFolder(root / run))
+            ending = _move(lane, RunFolder(backlog.root / run))
             if ending is not None:
                 del lanes[run]
                 backlog.ended(run, ending)
@@ -60,11 +55,10 @@ class _Room:
         return torch.cuda.mem_get_info(self._device)[0] if self._is_open else 0
 
 
-def _open(
-    config: Config, root: Path, options: Options, board: Board, should_stop: Callable[[], bool]
-) -> Iterator[None]:
-    told = replace(options, on_progress=partial(board.update, config.id), should_stop=should_stop)
-    return on_own_stream(train_by_steps(config, root, told), options.device)
+def _open(config: Config, backlog: Backlog, options: Options) -> Iterator[None]:
+    tell = partial(backlog.board.update, config.id)
+    own = replace(options, branches=backlog.branches_of(config), on_progress=tell)
+    return on_own_stream(train_by_steps(config, backlog.root, own), options.device)
 
 
 def _move(lane: Iterator[None], folder: RunFolder) -> Ending | None:

@@ -1,7 +1,7 @@
-"""How runs end: done, stopped or failed, and that in a sentence."""
+"""How runs end: done, stopped or failed, and that in a sentence; and how all of a sweep do."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from regrow.lab.config import Config
@@ -27,6 +27,27 @@ class Ending:
 
     def __str__(self) -> str:
         return f"failed: {self.sentence}" if self.kind == "failed" else self.sentence
+
+
+@dataclass
+class Outcome:
+    """What became of the runs of a sweep, by id; `failed` says why.
+
+    `elsewhere`: another process is training them, or the runs that they start from.
+    """
+
+    done: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """How the whole of it ended, the worst of all."""
+        if self.failed:
+            return "failed"
+        return "stopped" if self.stopped else "elsewhere" if self.elsewhere else "done"
 
 
 def how_it_ends(act: Callable[[], object], folder: RunFolder) -> Ending:

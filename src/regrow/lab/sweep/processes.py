@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 from regrow.lab.run.loop import Options, Progress
@@ -17,18 +16,16 @@ from regrow.lab.sweep.progress import Board
 from regrow.lab.sweep.signals import stop_on_signals
 
 
-def train_in_processes(
-    backlog: Backlog, root: Path, options: Options, jobs: int | None, board: Board, should_stop: Callable[[], bool]
-) -> None:
+def train_in_processes(backlog: Backlog, options: Options, jobs: int | None, should_stop: Callable[[], bool]) -> None:
     """Train what is in the backlog, `jobs` runs at a time."""
     running: dict[Connection, _Worker] = {}
     while running or (backlog and not should_stop()):
         while len(running) < (jobs or 1) and not should_stop() and (config := backlog.take()):
-            worker = _Worker(job_of(config, backlog.branches_of(config), root, options))
+            worker = _Worker(job_of(config, backlog.branches_of(config), backlog.root, options))
             running[worker.connection] = worker
         for ready in wait(list(running), timeout=0.2):
             assert isinstance(ready, Connection)
-            ending = running[ready].listen(board)
+            ending = running[ready].listen(backlog.board)
             if ending is not None:
                 backlog.ended(running.pop(ready).id, ending)
         if should_stop():

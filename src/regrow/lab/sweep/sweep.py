@@ -9,10 +9,10 @@ from types import ModuleType
 from regrow.lab.config import Config
 from regrow.lab.run.folder import RunFolder
 from regrow.lab.run.loop import Options, train
-from regrow.lab.sweep.backlog import Backlog, Outcome
+from regrow.lab.sweep.backlog import Backlog
 from regrow.lab.sweep.cluster import train_on_ray
 from regrow.lab.sweep.lanes import train_in_lanes
-from regrow.lab.sweep.outcome import Ending, how_it_ends, result_in
+from regrow.lab.sweep.outcome import Ending, Outcome, how_it_ends, result_in
 from regrow.lab.sweep.plan import make_plan
 from regrow.lab.sweep.processes import train_in_processes
 from regrow.lab.sweep.progress import Board
@@ -35,7 +35,7 @@ def sweep(
     elif options.device.startswith("cuda"):
         side_by_side = train_in_lanes
     with stop_on_signals() as should_stop:
-        side_by_side(backlog, root, options, at_once, board, should_stop)
+        side_by_side(backlog, options, at_once, should_stop)
     return backlog.close()
 
 
