@@ -42,7 +42,7 @@ def _copied(registry: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def pytest_configure() -> None:
-    for kind in component._HOMES:
+    for kind in component.HOMES:
         component.components(kind)
 
 

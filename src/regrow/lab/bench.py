@@ -10,7 +10,7 @@ from statistics import median, stdev
 import torch
 
 from regrow.lab.config import Config, make_config
-from regrow.lab.config.paper import Settings
+from regrow.lab.config.component import Settings
 from regrow.lab.data import Data, Dataset, synthesize
 from regrow.lab.models import read_model
 from regrow.lab.run.start import begin

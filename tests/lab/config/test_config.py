@@ -274,7 +274,7 @@ def test_bad_settings_are_refused_with_the_next_step(settings: dict, message: st
 
 @given(st.integers(1, 400), st.integers(1, 1000), st.lists(st.floats(0, 99.9), max_size=5))
 def test_points_in_time_keep_their_order_and_stay_inside(epochs: int, steps_per_epoch: int, times: list[float]):
-    table = Timetable(epochs * steps_per_epoch, 100, steps_per_epoch)
+    table = Timetable(epochs * steps_per_epoch, 100)
     steps = [table.step(time) for time in sorted(times)]
     assert steps == sorted(steps)
     assert all(0 <= step <= epochs * steps_per_epoch for step in steps)

@@ -10,7 +10,7 @@ from regrow.lab.config import make_config
 from regrow.lab.config.component import read_component
 from regrow.lab.config.schedule import Timetable
 
-TEN = Timetable(num_steps=10, written_for=10, steps_per_epoch=1)
+TEN = Timetable(num_steps=10, written_for=10)
 
 
 def rates(density=1.0, timetable=TEN, **settings):
@@ -51,7 +51,7 @@ def test_a_sparse_network_may_have_a_higher_peak():
     name=st.sampled_from(["cosine", "linear"]),
 )
 def test_rates_stay_between_floor_and_peak_and_fall_after_the_warm_up(peak, floor, warmup, name):
-    found = rates(name=name, peak=peak, floor=floor, warmup=warmup, timetable=Timetable(40, 40, 1))
+    found = rates(name=name, peak=peak, floor=floor, warmup=warmup, timetable=Timetable(40, 40))
     assert all(0 < rate <= peak * (1 + 1e-12) for rate in found)
     after = found[warmup:]
     assert after == sorted(after, reverse=True)

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.lab.config import Config, make_config
-from regrow.lab.config.paper import Settings, merge
+from regrow.lab.config.component import Settings
+from regrow.lab.config.paper import merge
 from regrow.lab.report.labels import family, label, shared_departures, usual_departures
 from regrow.lab.report.reference import reference_for
 from regrow.methods.method import METHODS

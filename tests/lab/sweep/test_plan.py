@@ -1,15 +1,19 @@
 """What there is to do, and how long that takes."""
 
+import io
 from pathlib import Path
 
 import pytest
 from example_runs import write_run
+from rich.console import Console
 from small_runs import small, stop_after
 from text_runs import a_text, on
 
 from regrow.lab.config import make_config
 from regrow.lab.run.loop import Options, train
+from regrow.lab.sweep.backlog import Backlog
 from regrow.lab.sweep.plan import make_plan, with_parents
+from regrow.lab.sweep.progress import Board
 from regrow.lab.sweep.time_left import Pace, finished_under
 
 
@@ -32,6 +36,11 @@ def test_of_a_run_told_in_steps_the_steps_are_counted(tmp_path: Path):
     run = on(a_text(tmp_path), max_steps=25)
     stop_after(21, run, tmp_path)  # it is tested after every second one
     assert make_plan([run], tmp_path).left == {run.id: pytest.approx(0.2)}
+
+
+def test_the_longest_runs_begin_first_also_those_told_in_steps(tmp_path: Path):
+    for runs in ([small(epochs=epochs) for epochs in (2, 4)], [on(a_text(tmp_path), max_steps=n) for n in (20, 30)]):
+        assert Backlog(runs, tmp_path, Board(Console(file=io.StringIO()))).take() == runs[1]
 
 
 def test_a_branch_is_trained_from_where_it_parts(tmp_path: Path):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -37,7 +37,6 @@ from regrow.lab.cli.common import (
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
     from regrow.lab.config import Config
-    from regrow.lab.config.paper import Settings
     from regrow.lab.run.loop import Options
     from regrow.lab.sweep.outcome import Outcome
 
@@ -80,20 +79,17 @@ def train(
     Example: `torchrun --nproc-per-node 2 -m regrow train --method DSR --sparsity 0.99 --epochs 20`
     """
     from regrow.lab.config import make_config
-    from regrow.lab.config.experiment import nest, parse_override
-    from regrow.lab.config.paper import merge
+    from regrow.lab.config.experiment import parse_override, with_pairs
     from regrow.lab.run.folder import bring_again
     from regrow.lab.run.ranks import leave, meet
     from regrow.lab.sweep.outcome import EXIT_CODES
     from regrow.lab.sweep.progress import Board
     from regrow.lab.sweep.sweep import train_here
 
-    named: Settings = {"model": model, "data": data, "seed": seed, "epochs": epochs, "precision": precision}
+    named: dict[str, Any] = {"model": model, "data": data, "seed": seed, "epochs": epochs, "precision": precision}
     named |= {"storage": storage, "method.name": method, "method.sparsity": sparsity}
     pairs = [(key, value) for key, value in named.items() if value is not None]
-    settings: Settings = {}
-    for key, value in [*pairs, *map(parse_override, overrides or [])]:
-        settings = merge(settings, nest(key, value))
+    settings = with_pairs({}, [*pairs, *map(parse_override, overrides or [])])
     ranks, device = meet(choose_device(device), compile_, shards=shard)
     bring_again(runs)
     config = ranks.together(lambda: make_config(settings))

@@ -18,7 +18,8 @@ from regrow.methods.method import is_number
 Settings = dict[str, Any]
 KINDS: dict[str, dict[str, "type[Component]"]] = {}
 """The components of each kind by name."""
-_HOMES = {"model": "models", "data": "data", "optimizer": "optimizers", "learning_rate": "learning_rates"}
+HOMES = {"model": "models", "data": "data", "optimizer": "optimizers", "learning_rate": "learning_rates"}
+"""The packages with ours, by the kind, which is the key in settings."""
 _FILES: dict[tuple[str, str], str] = {}
 
 
@@ -155,7 +156,7 @@ def component(cls: AnyComponent) -> AnyComponent:
 
 def components(kind: str) -> dict[str, type[Component]]:
     """All of a kind: ours, and others that were imported."""
-    import_module(f"regrow.lab.{_HOMES[kind]}")
+    import_module(f"regrow.lab.{HOMES[kind]}")
     return KINDS[kind]
 
 

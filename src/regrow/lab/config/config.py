@@ -17,8 +17,8 @@ from regrow.lab.config.checks import (
     check_positive,
     check_rest_is_told,
 )
-from regrow.lab.config.component import Component, check_single, read_component
-from regrow.lab.config.paper import Settings, merge
+from regrow.lab.config.component import Component, Settings, check_single, read_component
+from regrow.lab.config.paper import merge
 from regrow.lab.config.schedule import TIMES, Timetable, is_schedule, read_schedule, rewritten, tidy
 from regrow.lab.config.start import FRESH, Start
 from regrow.methods.method import METHODS, Method, is_number
@@ -78,7 +78,12 @@ class Config:
     @property
     def length(self) -> str:
         """How long that is, in words."""
-        return f"{self.num_epochs} epochs" if self.max_steps is None else f"{self.num_steps(1):,} steps"
+        return f"{self.num_epochs} epochs" if self.max_steps is None else f"{self.duration:,} steps"
+
+    @property
+    def duration(self) -> int:
+        """How long that is, in epochs or in steps, as it is told."""
+        return self.num_steps(steps_per_epoch=1)
 
     def num_steps(self, steps_per_epoch: int) -> int:
         """How long that is in steps."""
@@ -88,7 +93,7 @@ class Config:
 
     def timetable(self, steps_per_epoch: int) -> Timetable:
         """Turns points in time, as schedules are written, into this run's steps."""
-        return Timetable(self.num_steps(steps_per_epoch), self.written_for, steps_per_epoch)
+        return Timetable(self.num_steps(steps_per_epoch), self.written_for)
 
     def rates(self, steps_per_epoch: int) -> "Rates":
         """The learning rate of each step."""

@@ -22,9 +22,10 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
+from regrow.lab.config.component import Settings
 from regrow.lab.config.config import Config, make_config, spell_out
 from regrow.lab.config.imports import bring
-from regrow.lab.config.paper import Settings, merge
+from regrow.lab.config.paper import merge
 
 MOST_RUNS = 10_000
 T = TypeVar("T")
@@ -45,11 +46,11 @@ class Table:
     settings: Settings
     grid: dict[str, list[Any]]
     tune: dict[str, list[Any]]
-    above: Sequence[tuple[str, Any]]
+    above: Pairs
 
     def configs(self, axes: Mapping[str, list[Any]]) -> list[Config]:
         """Every combination of the values on some axes."""
-        return [make_config(_with(self.settings, [*chosen, *self.above])) for chosen in combinations(axes)]
+        return [make_config(with_pairs(self.settings, [*chosen, *self.above])) for chosen in combinations(axes)]
 
 
 def read_experiment(path: Path, overrides: Sequence[str] = ()) -> list[Config]:
@@ -146,7 +147,8 @@ def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in ("runs", "grid", "tune")}
 
 
-def _with(settings: Settings, pairs: Any) -> Settings:
+def with_pairs(settings: Settings, pairs: Pairs) -> Settings:
+    """Settings with some more on top."""
     for key, value in pairs:
         settings = merge(settings, nest(key, value))
     return settings

@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from regrow.lab.config.component import HOMES, Settings
 from regrow.lab.config.schedule import is_schedule
-
-Settings = dict[str, Any]
-COMPONENTS = ("model", "data", "optimizer", "learning_rate")
-"""Settings with a name, whose fields say nothing under another name."""
 
 _LENET: Settings = {
     "data": "mnist",
@@ -134,7 +131,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Settings:
     merged = deepcopy(dict(below))
     for key, value in above.items():
         old = merged.get(key)
-        if key in COMPONENTS and isinstance(value, Mapping):
+        if key in HOMES and isinstance(value, Mapping):  # its fields say nothing of another one
             old = _same_component(old, value)
         is_table = isinstance(old, dict) and isinstance(value, Mapping) and not is_schedule(old)
         merged[key] = merge(old, value) if is_table and isinstance(old, dict) else deepcopy(value)

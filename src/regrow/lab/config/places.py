@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import fields
 
-from regrow.lab.config.component import Component, components
+from regrow.lab.config.component import HOMES, Component, components
 from regrow.lab.config.start import Start
 from regrow.methods.method import METHODS, Method
 
@@ -15,7 +15,7 @@ def places_of(name: str) -> list[str]:
     (['optimizer.lr'], ['optimizer.momentum', 'method.momentum'])
     """
     found = ["optimizer"] if name == "lr" else []
-    for table in ("model", "data", "optimizer", "learning_rate"):
+    for table in HOMES:
         found += [table] if _have(components(table).values(), name) else []
     found += ["start"] if _have([Start], name) else []
     found += ["method"] if _have(METHODS.values(), name) else []

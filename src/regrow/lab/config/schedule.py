@@ -15,11 +15,10 @@ class Timetable:
 
     num_steps: int
     written_for: float
-    steps_per_epoch: int
 
     def step(self, epoch: float) -> int:
         """
-        >>> Timetable(num_steps=600, written_for=100, steps_per_epoch=60).step(25)
+        >>> Timetable(num_steps=600, written_for=100).step(25)
         150
         """
         return round(epoch / self.written_for * self.num_steps)
@@ -30,7 +29,7 @@ class Timetable:
 
     def duration(self, value: Any) -> Any:
         """
-        >>> Timetable(num_steps=600, written_for=100, steps_per_epoch=60).duration("2 epochs")
+        >>> Timetable(num_steps=600, written_for=100).duration("2 epochs")
         12
         """
         num_epochs = _read_epochs(value)

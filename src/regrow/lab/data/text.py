@@ -147,7 +147,7 @@ class TextData(NamedData):
             )
         num_windows = (len(data.train) - 1) // context
         if config.max_steps is not None:
-            num_windows = max(1, config.num_steps(1) // _EPOCHS) * config.batch_size
+            num_windows = max(1, config.duration // _EPOCHS) * config.batch_size
         made: Text = replace(data, context=context, num_windows=num_windows)
         return made
 

@@ -85,9 +85,7 @@ def _flops(group: Group) -> Cell:
 def _epochs(group: Group) -> Cell:
     remark = f"of {group.paper_epochs}" if group.reference and group.has_other_length else ""
     config = group.config
-    if config.max_steps is not None:
-        return Cell(config.length, config.num_steps(1), remark)
-    return Cell(f"{config.num_epochs}", config.num_epochs, remark)
+    return Cell(str(config.num_epochs) if config.max_steps is None else config.length, config.duration, remark)
 
 
 def _seconds(group: Group) -> Cell:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import floor
 
 from regrow.lab.config import Config
-from regrow.lab.config.paper import Settings
+from regrow.lab.config.component import Settings
 from regrow.lab.run.checkpoints import save_checkpoint
 from regrow.lab.run.folder import BadRun, RunFolder
 from regrow.lab.run.state import Training

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from regrow.lab.config import Config
-from regrow.lab.config.paper import Settings
+from regrow.lab.config.component import Settings
 from regrow.lab.run.folder import METRICS, BadRun, RunFolder
 from regrow.lab.run.state import STATE_FORMAT, Training
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from regrow.files.atomic import remove_leftovers, write_atomically
 from regrow.files.checksum import check_metadata, check_tensors, sealed
 from regrow.lab.config import Config, imports, read_config
-from regrow.lab.config.paper import Settings
+from regrow.lab.config.component import Settings
 
 FORMAT = 1
 METRICS = (

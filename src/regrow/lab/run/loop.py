@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regrow.lab.config import Config
-from regrow.lab.config.paper import Settings
+from regrow.lab.config.component import Settings
 from regrow.lab.data import Data, NamedData
 from regrow.lab.run import provenance
 from regrow.lab.run.branches import hand_on

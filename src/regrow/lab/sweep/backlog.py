@@ -19,7 +19,7 @@ class Backlog:
         self.root, self.board, self._runs = root, board, plan.runs
         left = {run: plan.runs[run] for run in plan.left}
         self._trunks = waiting_branches(left.values(), root)
-        order = sorted(left, key=lambda run: (-left[run].num_epochs, run in self._trunks))
+        order = sorted(left, key=lambda run: (-left[run].duration, run in self._trunks))
         self._waiting = {run: left[run] for run in order}
         self._unfinished = set(left)
         self._parents = {run: parent_id(config) for run, config in left.items()}

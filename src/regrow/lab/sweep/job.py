@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from regrow.lab.config import Config, imports, read_config
-from regrow.lab.config.paper import Settings
+from regrow.lab.config.component import Settings
 from regrow.lab.run.folder import RunFolder
 from regrow.lab.run.loop import Options, Progress, train
 from regrow.lab.sweep.outcome import Ending, how_it_ends

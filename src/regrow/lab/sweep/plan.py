@@ -1,13 +1,13 @@
 """What a sweep has to do: its runs, those that they start from, and how much of each is left."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from regrow.lab.config import Config, parent_of
 from regrow.lab.run.branches import find_trunks, parting_epoch
-from regrow.lab.run.folder import BadRun, RunFolder
+from regrow.lab.run.folder import BadRun, Row, RunFolder
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def waiting_branches(configs: Iterable[Config], root: Path) -> dict[str, str]:
     """Which of these runs wait for another one of them, by id, to come to where their ways part."""
     runs = {config.id: config for config in configs}
     found = find_trunks(runs.values())
-    return {run: trunk for run, trunk in found.items() if _epochs(runs[trunk], root) <= parting_epoch(runs[run])}
+    return {run: trunk for run, trunk in found.items() if len(_metrics(runs[trunk], root)) <= parting_epoch(runs[run])}
 
 
 def share_done(config: Config, root: Path) -> float:
@@ -54,15 +54,11 @@ def share_done(config: Config, root: Path) -> float:
     rows = _metrics(config, root)
     if not rows:
         return 0.0
-    done = len(rows) / config.num_epochs if config.max_steps is None else rows[-1]["step"] / config.num_steps(1)
-    return min(done, 1.0)
+    done = len(rows) if config.max_steps is None else rows[-1]["step"]
+    return min(done / config.duration, 1.0)
 
 
-def _epochs(config: Config, root: Path) -> int:
-    return len(_metrics(config, root))
-
-
-def _metrics(config: Config, root: Path) -> list[Mapping[str, float]]:
+def _metrics(config: Config, root: Path) -> list[Row]:
     with suppress(BadRun):  # which it will say itself
-        return [*RunFolder(root / config.id).read_table("metrics.csv")]
+        return RunFolder(root / config.id).read_table("metrics.csv")
     return []

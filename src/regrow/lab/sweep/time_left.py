@@ -25,13 +25,13 @@ class Pace:
         self._seen: dict[Hashable, list[float]] = defaultdict(list)
         for config, seconds in known:
             for kind in _kinds(config):
-                self._seen[kind].append(seconds / _length(config))
+                self._seen[kind].append(seconds / config.duration)
 
     def seconds(self, part: Part) -> float | None:
         """Of a part of a run; None where nothing like it was seen."""
         config, share = part
         found = next((self._seen[kind] for kind in _kinds(config) if kind in self._seen), None)
-        return share * _length(config) * mean(found) if found else None
+        return share * config.duration * mean(found) if found else None
 
 
 def finished_under(root: Path, device: str) -> list[tuple[Config, float]]:
@@ -108,11 +108,6 @@ def time_left(going: Sequence[Going], waiting: Sequence[Part], ended: Sequence[t
     if not known or len(known) < len(each):
         return None
     return max(max(known), sum(known) / max(len(going), 1))
-
-
-def _length(config: Config) -> int:
-    """In epochs, or in steps."""
-    return config.num_epochs if config.max_steps is None else config.num_steps(1)
 
 
 def _kinds(config: Config) -> list[Hashable]:
