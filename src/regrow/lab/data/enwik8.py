@@ -8,13 +8,13 @@ import torch
 
 from regrow.lab.config.component import component
 from regrow.lab.data.cache import obtain
-from regrow.lab.data.sources import Progress, pypi_package, web_zip
+from regrow.lab.data.sources import Progress, pypi_package, web_archive
 from regrow.lab.data.text import Text, TextData
 
 _FILE = "enwik8"
 _DIGESTS = {_FILE: "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8"}
 _SOURCES = (
-    web_zip("http://mattmahoney.net/dc/enwik8.zip", (_FILE,)),
+    web_archive("http://mattmahoney.net/dc/enwik8.zip", (_FILE,)),
     pypi_package("mingru-pytorch==0.2.1", (_FILE,)),
 )
 

@@ -20,7 +20,7 @@ from regrow.lab.data.sources import Progress
 
 MEAN = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 STD = (0.229 * 255, 0.224 * 255, 0.225 * 255)
-SUFFIXES = {".jpeg", ".jpg", ".png"}
+_SUFFIXES = {".jpeg", ".jpg", ".png"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +150,7 @@ def _find(folder: Path, classes: tuple[str, ...]) -> tuple[tuple[Path, ...], tup
         (file, label)
         for label, name in enumerate(classes)
         for file in sorted((folder / name).glob("*"))
-        if file.suffix.lower() in SUFFIXES
+        if file.suffix.lower() in _SUFFIXES
     ]
     if not found:
         raise ValueError(f"no pictures (.jpg, .jpeg, .png) in the class folders of {folder}")

@@ -1,16 +1,13 @@
 """One picture file, decoded and cut to size on the CPU."""
 
-import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from regrow.core.extras import check_installed
 from regrow.core.random import key
@@ -83,16 +80,16 @@ def random_box(width: int, height: int, random: Random) -> Box:
     return left, top, left + cut_width, top + cut_height
 
 
-def read_picture(path: Path) -> "Image":
-    """Decode a picture file to red, green and blue; an unreadable one is named."""
+def read_picture(file: Path | BinaryIO, name: str = "") -> "Image":
+    """Decode a picture to red, green and blue; an unreadable one is named, by its path if nothing else is said."""
     check_installed("lab", "reading pictures", "PIL")
     from PIL import Image
 
     try:
-        with Image.open(path) as picture:
+        with Image.open(file) as picture:
             return picture.convert("RGB")
     except OSError as error:
-        raise ValueError(f"{path} cannot be read as a picture ({error}); replace or remove it") from error
+        raise ValueError(f"{name or file} cannot be read as a picture ({error}); replace or remove it") from error
 
 
 def shrink(picture: "Image", size: int) -> "Image":
@@ -104,23 +101,7 @@ def shrink(picture: "Image", size: int) -> "Image":
     return picture.resize((width, height), _bilinear())
 
 
-def decoded(content: bytes, name: str) -> Tensor:
-    """The picture that a file with this content is, whole."""
-    check_installed("lab", "reading pictures", "PIL")
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(content)) as picture:
-            return _as_tensor(picture.convert("RGB"))
-    except OSError as error:
-        raise ValueError(f"{name} cannot be read as a picture ({error}); get it again") from error
-
-
 def _bilinear() -> int:
     from PIL import Image
 
     return Image.Resampling.BILINEAR
-
-
-def _as_tensor(picture: "Image") -> Tensor:
-    return torch.from_numpy(np.array(picture, dtype=np.uint8)).permute(2, 0, 1).contiguous()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from regrow.files.atomic import write_atomically
 from regrow.lab.data.decoding import cores_for_each
-from regrow.lab.data.folder import SUFFIXES, open_folder
+from regrow.lab.data.folder import open_folder
 from regrow.lab.data.pictures import read_picture, shrink
 
 SIZE = 256
@@ -29,9 +29,8 @@ def prepare(
         raise ValueError(f"--size is the shorter side in pixels, at least 1, got {size}")
     if target.resolve() == source.resolve():
         raise ValueError(f"{target} is the folder to be copied; name another one to copy it to")
-    open_folder(source)  # which says what is missing
-    todo = [path for part in ("train", "val") for path in sorted((source / part).glob("*/*"))]
-    todo = [path for path in todo if path.suffix.lower() in SUFFIXES]
+    found = open_folder(source)
+    todo = [*found.train_files, *found.test_files]
     with ProcessPoolExecutor(cores_for_each(), get_context("spawn")) as pool:
         one = partial(_copy, source=source, target=target, size=size)
         for done, _ in enumerate(pool.map(one, todo, chunksize=_AT_ONCE), 1):

