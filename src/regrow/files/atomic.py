@@ -66,8 +66,12 @@ def remove_leftovers(folder: Path) -> None:
             path.unlink()
 
 
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    write_atomically(path, lambda file: file.write(content))
+
+
 def write_text(path: Path, text: str) -> None:
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_bytes(path, text.encode())
 
 
 def _remove_abandoned(folder: Path) -> None:

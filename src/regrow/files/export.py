@@ -11,7 +11,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from regrow.core.names import suggest
-from regrow.files.atomic import write_atomically
+from regrow.files.atomic import write_bytes
 from regrow.files.format import pick, read, write
 from regrow.files.stored import Content
 from regrow.methods import METHODS
@@ -97,7 +97,7 @@ def _write_dense(out: Path, content: Content) -> None:
     ties = _ties(content.state)
     stored = {name: tensor.clone() if name in ties else tensor for name, tensor in content.state.items()}
     payload = to_bytes(stored, {"format": "pt"})
-    write_atomically(out, lambda file: file.write(payload))
+    write_bytes(out, payload)
 
 
 def _write_state_dict(out: Path, content: Content) -> None:
@@ -108,7 +108,7 @@ def _pickle(out: Path, stored: Mapping[str, object]) -> None:
     """By way of memory: torch would not tell that a disk is full."""
     payload = io.BytesIO()
     torch.save(stored, payload)
-    write_atomically(out, lambda file: file.write(payload.getbuffer()))
+    write_bytes(out, payload.getbuffer())
 
 
 def _write_csr(out: Path, content: Content) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regrow.core.extras import check_installed
 from regrow.core.names import unwrap
-from regrow.files.atomic import write_atomically
+from regrow.files.atomic import write_bytes
 from regrow.files.export import check_place
 from regrow.files.packed import names_of_vectors
 from regrow.storage.computed_weights import expanders_of, stop_expanding
@@ -43,7 +43,7 @@ def export_onnx(
     _check_takes(plain, inputs)
     graph = _translate(plain, inputs)
     difference = _largest_difference(graph, plain, inputs) if _can_be_tried(plain, inputs) else None
-    write_atomically(Path(path), lambda file: file.write(graph))
+    write_bytes(Path(path), graph)
     return difference
 
 

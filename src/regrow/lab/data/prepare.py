@@ -7,7 +7,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from regrow.files.atomic import write_atomically
+from regrow.files.atomic import write_bytes
 from regrow.lab.data.decoding import cores_for_each
 from regrow.lab.data.folder import open_folder
 from regrow.lab.data.pictures import read_picture, shrink
@@ -47,4 +47,4 @@ def _copy(path: Path, source: Path, target: Path, size: int) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     shrink(read_picture(path), size).save(content, "JPEG", quality=_QUALITY)
-    write_atomically(to, lambda file: file.write(content.getbuffer()))
+    write_bytes(to, content.getbuffer())

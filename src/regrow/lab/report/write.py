@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from regrow.files.atomic import write_atomically, write_text
+from regrow.files.atomic import write_bytes, write_text
 from regrow.lab.report import palette
 from regrow.lab.report.benches import Bench, read_benches
 from regrow.lab.report.canvas import Plate
@@ -142,11 +142,7 @@ def _section(experiment: Experiment) -> Section:
 def _write_figures(plate: Plate, folder: Path) -> None:
     for picture in plate.pictures:
         write_text(folder / f"{picture.name}.svg", picture.svg)
-        _write_bytes(folder / f"{picture.name}.png", picture.png)
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda file: file.write(content))
+        write_bytes(folder / f"{picture.name}.png", picture.png)
 
 
 def _source(pages: Environment, name: str) -> str:

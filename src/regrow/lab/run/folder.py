@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regrow.files.atomic import remove_leftovers, write_atomically
+from regrow.files.atomic import remove_leftovers, write_bytes
 from regrow.files.checksum import check_metadata, check_tensors, sealed
 from regrow.lab.config import Config, imports, read_config
 from regrow.lab.config.component import Settings
@@ -159,7 +159,7 @@ class RunFolder:
 
     def write(self, name: str, content: bytes | memoryview) -> None:
         """Whatever is written to a folder goes this way."""
-        write_atomically(self.file(name), lambda file: file.write(content))
+        write_bytes(self.file(name), content)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         self.write(name, f"{json.dumps(content, indent=1)}\n".encode())

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 
@@ -104,7 +104,8 @@ def on_own_stream(steps: Iterator[None], device: str) -> Iterator[None]:
         yield
 
 
-def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None]:
+def _begin_or_go_on(config: Config, folder: RunFolder, options: Options) -> tuple[Training, Settings]:
+    """The run where it begins or goes on, in a folder that is its own, and what it was made with so far."""
     ranks = options.ranks
     saved = ranks.told(lambda: read_checkpoint(folder, config))
     threads = saved["threads"] if saved else options.threads
@@ -122,8 +123,11 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
     ranks.together(partial(_open_folder, folder, training, {} if saved else initial_weights))
     if saved:
         ranks.together(partial(training.load, saved))
-    del saved, initial_weights
+    return training, made_with
 
+
+def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None]:
+    ranks, (training, made_with) = options.ranks, _begin_or_go_on(config, folder, options)
     is_time_to_tell, is_time_to_note, is_time_to_save = _Every(0.2), _Every(1.0), _Every(options.save_every)
     began = time.monotonic() - training.seconds
     steps = choose_steps(training)
@@ -192,13 +196,7 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
             "epochs": training.epoch,
             "steps": training.step,
             "seconds": round(training.seconds, 3),
-            "size": {
-                "dense": size.dense,
-                "active": size.active,
-                "positions": size.positions,
-                "parameters": size.parameters,
-                "bits": size.bits,
-            },
+            "size": {**asdict(size), "parameters": size.parameters, "bits": size.bits},
             "flops": count_flops(model, training.data.image_shape, masks),
             "layers": [
                 {"name": layer.name, "shape": list(layer.shape), "active": layer.active, "sparsity": layer.sparsity}

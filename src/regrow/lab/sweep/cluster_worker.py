@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from regrow.files.atomic import write_atomically
+from regrow.files.atomic import write_bytes
 from regrow.lab.run.loop import Progress
 from regrow.lab.sweep.job import Job
 from regrow.lab.sweep.outcome import Ending
@@ -109,4 +109,4 @@ def write_files(root: Path, files: Files) -> None:
         if content is None:
             path.unlink(missing_ok=True)
         else:
-            write_atomically(path, lambda file, content=content: file.write(content))  # type: ignore[misc]
+            write_bytes(path, content)
