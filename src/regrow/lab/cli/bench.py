@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.table import Table
 
-from regrow.lab.cli.common import Device, err, explained, make_options, out
+from regrow.lab.cli.options import Device, make_options
+from regrow.lab.cli.terminal import err, explained, out
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
     from regrow.lab.bench import Overhead, Speed

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regrow.lab.cli.common import err, explained, out
+from regrow.lab.cli.terminal import err, explained, out
 
 
 @explained

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regrow.lab.cli.common import err, explained, out
+from regrow.lab.cli.terminal import err, explained, out
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
     from regrow.files.save import Description

@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from regrow.lab.cli.common import Runs, err, explained, out
+from regrow.lab.cli.options import Runs
+from regrow.lab.cli.terminal import err, explained, out
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
     from regrow.methods.method import Method

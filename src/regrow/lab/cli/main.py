@@ -5,11 +5,13 @@ from typing import Annotated
 import typer
 
 from regrow.lab.cli.bench import bench
-from regrow.lab.cli.common import TakesSettings, explained, out
 from regrow.lab.cli.data import data
 from regrow.lab.cli.files import describe, export
 from regrow.lab.cli.look import methods, report, show
-from regrow.lab.cli.train import sweep, train
+from regrow.lab.cli.overrides import TakesSettings
+from regrow.lab.cli.sweep import sweep
+from regrow.lab.cli.terminal import explained, out
+from regrow.lab.cli.train import train
 from regrow.lab.cli.tune import tune
 
 app = typer.Typer(

@@ -9,7 +9,7 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from regrow.lab.cli.common import (
+from regrow.lab.cli.options import (
     Compile,
     Device,
     DryRun,
@@ -18,21 +18,18 @@ from regrow.lab.cli.common import (
     Jobs,
     Lanes,
     Only,
-    Overrides,
     Precision,
     Runs,
     SaveEvery,
     Store,
     Threads,
-    check_alone,
-    err,
-    explained,
-    given_on_top,
+    how_many_at_once,
     make_options,
-    out,
     share_threads,
 )
-from regrow.lab.cli.train import list_runs, tell
+from regrow.lab.cli.overrides import Overrides, given_on_top
+from regrow.lab.cli.sweep import list_runs, tell, those_meant
+from regrow.lab.cli.terminal import err, explained, out
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
     from regrow.lab.sweep.outcome import Outcome
@@ -67,34 +64,30 @@ def tune(
     """
     from regrow.lab.config.search import read_searches
     from regrow.lab.run.folder import bring_again
-    from regrow.lab.sweep.lanes import MOST_LANES
+    from regrow.lab.run.ranks import check_alone
     from regrow.lab.sweep.progress import Board
     from regrow.lab.sweep.sweep import sweep
     from regrow.lab.sweep.tune import look_at, trials_of
 
     check_alone("a search")
     bring_again(runs)
-    searches = [
-        search
-        for search in read_searches(experiment, given_on_top(overrides, epochs, precision, storage))
-        if not only or any(part in search.choices[0].configs[0].id for part in only)
-    ]
-    if not searches:
-        raise ValueError(f"none of the runs of {experiment} has {' or '.join(map(repr, only or []))} in its id")
+    given = given_on_top(overrides, epochs, precision, storage)
+    found = read_searches(experiment, given)
+    searches = those_meant({search.choices[0].configs[0].id: search for search in found}, only)
     options = make_options(device, share_threads(threads, jobs), compile_, save_every)
-    at_once = lanes if options.device.startswith("cuda") else jobs
+    at_once = how_many_at_once(options, jobs, lanes)
     trials = trials_of(searches)
     if dry_run:
-        list_runs(trials, runs, options, at_once or MOST_LANES)
+        list_runs(trials, runs, options, at_once)
         num_left = sum(len(search.choices[0].configs) for search in searches)
         out.print(f"then the best of each {len(searches[0].choices)}, on everything: {num_left} runs")
         return
     with Board(err) as board:
         outcome = sweep(trials, runs, options, at_once, board)
-    found = [look_at(search, runs) for search in searches]
-    _show(found)
-    _leave_unless_searched(found, outcome)
-    chosen = [config for own in found if own.best for config in own.best[0].configs]
+    looked = [look_at(search, runs) for search in searches]
+    _show(looked)
+    _leave_unless_searched(looked, outcome)
+    chosen = [config for own in looked if own.best for config in own.best[0].configs]
     with Board(err) as board:
         outcome = sweep(chosen, runs, options, at_once, board)
     tell(chosen, runs, outcome)

@@ -137,6 +137,12 @@ def are_started_together() -> bool:
     return dist.is_available() and dist.is_torchelastic_launched()
 
 
+def check_alone(what: str) -> None:
+    """Refuse to be one of several processes that torchrun starts."""
+    if are_started_together():
+        raise ValueError(f"{what} is one process, which starts others itself; leave torchrun to `regrow train`")
+
+
 def meet(device: str, compiles: bool | None, *, shards: bool) -> tuple[Ranks, str]:
     """The other processes if torchrun started any, and the device that is this one's."""
     if not are_started_together():
