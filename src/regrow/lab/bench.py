@@ -12,7 +12,7 @@ import torch
 from regrow.lab.config import Config, make_config
 from regrow.lab.config.component import Settings
 from regrow.lab.data import Data, Dataset, synthesize
-from regrow.lab.models import read_model
+from regrow.lab.models import PAPER, read_model
 from regrow.lab.run.start import begin
 from regrow.lab.run.state import Training
 from regrow.lab.run.steps import EagerSteps, Steps, choose_steps
@@ -35,6 +35,12 @@ class Lane:
             if within == 0:
                 self.steps.begin_epoch(0)
             self.steps.step()
+
+
+def check_is_of_paper(model: str) -> None:
+    """What is measured are the paper's schedules, on images of the size that it trained a network on."""
+    if read_model(model).paper is None:
+        raise ValueError(f"{model} is no network of the paper, whose schedule is measured; say {', '.join(PAPER)}")
 
 
 def images_for(model: str, batch_size: int, num_batches: int, device: torch.device) -> Dataset:
@@ -88,6 +94,7 @@ def bench_lab(
     model: str, device: torch.device, num_lanes: Sequence[int], num_steps: int, tell: Callable[[str], object]
 ) -> Iterator[Speed]:
     """The plain loop, and each thing the lab does to be faster, one after the other."""
+    check_is_of_paper(model)
     config = make_config({"model": model, "method": "DSR", "sparsity": 0.9, "precision": _precision(device)})
     data = images_for(model, config.batch_size, 20, device)
 
@@ -135,6 +142,7 @@ def bench_overhead(
     every: int = 20,
 ) -> Iterator[Overhead]:
     """Each method, without rewirings and with one `every` few steps, in blocks that alternate with static training."""
+    check_is_of_paper(model)
     common = {"model": model, "sparsity": 0.9, "precision": _precision(device)}
     static = make_config({**common, "method": "Static"})
     data = images_for(model, static.batch_size, 4, device)

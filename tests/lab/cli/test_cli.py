@@ -97,6 +97,8 @@ def test_a_sweep_ends_with_a_table_and_a_report_can_be_made_of_it(tmp_path: Path
         ("report nothing", "there is no folder"),
         ("methods DRS", "did you mean 'DSR'"),
         ("data mnits", "did you mean 'mnist'"),
+        ("bench lab --model vgg_19", "no network of the paper, whose schedule is measured; say lenet_300_100, wrn_28_2"),
+        ("bench overhead --model gpt", "gpt is no network of the paper"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_no_traceback(line: str, message: str, tmp_path: Path):
@@ -120,6 +122,13 @@ def test_bad_input_gets_one_sentence_and_no_traceback(line: str, message: str, t
 def test_a_setting_given_as_an_option_is_answered_with_how_to_say_it(line: str, message: str, tmp_path: Path):
     assert regrow(line, tmp_path) == (2, f"error: {message}\n")
     assert "No such option: --loss" in regrow("train -m DSR --loss 3", tmp_path)[1]
+
+
+def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    code, said = regrow("train -m DSR -s 0.9 --device cuda:2", tmp_path)
+    assert (code, said) == (1, "error: there is no cuda:2 here, but cuda:0 to cuda:1\n")
 
 
 def test_the_version_is_told():

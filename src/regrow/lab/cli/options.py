@@ -51,6 +51,9 @@ def choose_device(device: str) -> str:
         raise ValueError(f"there is no device {device!r}; say cpu, cuda, cuda:1, or auto")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here; leave --device out or say --device cpu")
+    number = torch.device(device).index or 0
+    if device.startswith("cuda") and number >= (count := torch.cuda.device_count()):
+        raise ValueError(f"there is no {device} here, but cuda:0 to cuda:{count - 1}")
     return device
 
 
