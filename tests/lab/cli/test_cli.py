@@ -97,7 +97,10 @@ def test_a_sweep_ends_with_a_table_and_a_report_can_be_made_of_it(tmp_path: Path
         ("report nothing", "there is no folder"),
         ("methods DRS", "did you mean 'DSR'"),
         ("data mnits", "did you mean 'mnist'"),
-        ("bench lab --model vgg_19", "no network of the paper, whose schedule is measured; say lenet_300_100, wrn_28_2"),
+        (
+            "bench lab --model vgg_19",
+            "no network of the paper, whose schedule is measured; say lenet_300_100",
+        ),
         ("bench overhead --model gpt", "gpt is no network of the paper"),
     ],
 )

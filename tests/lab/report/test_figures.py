@@ -114,7 +114,7 @@ def test_residual_groups_add_up_their_layers(tmp_path: Path) -> None:
 
 def test_learning_curves_are_medians_over_seeds(examples: Experiment) -> None:
     group = next(group for group in examples.groups if group.label == "DSR")
-    curve = learning_curve(group, lambda row: row.get("test_accuracy"), "epoch")
+    curve = learning_curve(group.results, lambda row: row.get("test_accuracy"), "epoch")
     assert list(curve) == list(range(1, 11))
     assert curve[10] == pytest.approx(97.4)
 

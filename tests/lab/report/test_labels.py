@@ -47,6 +47,17 @@ def called(**settings: Any) -> str:
             {"method": "SET", "optimizer": {"name": "AdamW", "betas": [0.9, 0.95], "lr": 0.002}},
             "SET, AdamW, betas 0.9/0.95, lr 0.002",
         ),
+        (
+            {
+                "model": "vgg_19",
+                "data": "cifar10",
+                "epochs": 3,
+                "batch_size": 100,
+                "method": "SET",
+                "optimizer": {"lr": 0.1},
+            },
+            "SET, lr 0.1",
+        ),
     ],
 )
 def test_a_label_is_the_papers_name_and_what_departs_from_the_paper(settings: Settings, expected: str) -> None:

@@ -64,7 +64,7 @@ def test_tables_have_bits_per_byte_and_no_accuracy(experiment: Experiment, runs:
 
 def test_curves_are_drawn_over_steps(experiment: Experiment):
     assert experiment.time == "step"
-    curve = learning_curve(experiment.groups[0], experiment.score.of, experiment.time)
+    curve = learning_curve(experiment.groups[0].results, experiment.score.of, experiment.time)
     assert list(curve) == list(range(10, 101, 10))
     assert list(curve.values())[-1] == pytest.approx(experiment.groups[0].median)
 

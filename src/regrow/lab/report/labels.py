@@ -137,14 +137,19 @@ def paper_run(config: Config, **settings: Any) -> Config:
     told = config.settings()
     settings |= {"model": told["model"], "data": told["data"], "method": config.method_name}
     if config.model.paper is None:  # of which nothing else is known
-        same = ("epochs", "max_steps", "batch_size", "optimizer", "learning_rate")
-        settings |= {key: told[key] for key in same if told.get(key) is not None}
+        settings |= _how_trained(told)
     settings["written_for"] = config.written_for  # so that points in time compare
     if "sparsity" in config.method:
         settings["sparsity"] = config.sparsity
     if config.is_thin:
         settings["width"] = "thin"
     return make_config(settings)
+
+
+def _how_trained(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a run's settings those that none of its network could do without."""
+    needed = ("epochs", "max_steps", "batch_size", "optimizer", "learning_rate")
+    return {key: told[key] for key in needed if told.get(key) is not None}
 
 
 def flat_settings(config: Config) -> dict[str, Any]:
@@ -163,6 +168,8 @@ def flat_settings(config: Config) -> dict[str, Any]:
 def _defaults(config: Config, kind: str) -> dict[str, Any]:
     """What a component of a run would be if only its name had been said."""
     part = getattr(config, kind)
+    if part.name == "table":  # in settings a field of the optimizer, which has none before one is said
+        return {}
     departed = part.departures()
     return {f"{kind}.{key}": value for key, value in part.settings().items() if key not in ("name", *departed)}
 
@@ -180,8 +187,7 @@ def _other_run(start: Start, config: Config) -> str:
     told = config.settings()
     known = {"model": told["model"], "data": told["data"], "method": {"sparsity": config.sparsity}}
     if config.model.paper is None:
-        same = ("epochs", "max_steps", "batch_size", "optimizer", "learning_rate")
-        known |= {key: told[key] for key in same if told.get(key) is not None}
+        known |= _how_trained(told)
     other = make_config(merge(known, {key: value for key, value in said.items() if key not in ("seed", "epochs")}))
     own = {**said, **{f"method.{key}": value for key, value in said.get("method", {}).items()}}
     parts = [label(other), *(f"{key.split('.')[-1]} {own[key]}" for key in _OTHER_RUN_MAY_SAY if key in own)]

@@ -13,7 +13,7 @@ from regrow.lab.report.layer_figures import densities_picture
 from regrow.lab.report.machines import note_on_times, on_one_machine
 from regrow.lab.report.palette import looks
 from regrow.lab.report.result import Result
-from regrow.lab.report.results import Experiment, Group
+from regrow.lab.report.results import Experiment
 from regrow.lab.run.folder import Row
 
 Curve = dict[float, float]
@@ -37,9 +37,9 @@ def learning_plate(experiment: Experiment) -> Plate:
 
 def _view(experiment: Experiment, sparsity: float | None) -> View:
     groups = [group for group in experiment.at(sparsity) if any(result.metrics for result in group.results)]
-    scores = {group.label: learning_curve(group, experiment.score.of, experiment.time) for group in groups}
+    scores = {group.label: learning_curve(group.results, experiment.score.of, experiment.time) for group in groups}
     seen = [value for curve in scores.values() for value in curve.values()]
-    losses = {group.label: learning_curve(group, _train_loss, experiment.time) for group in groups}
+    losses = {group.label: learning_curve(group.results, _train_loss, experiment.time) for group in groups}
     alike = on_one_machine(groups)
     pictures = []
     if seen:
@@ -56,12 +56,8 @@ def _train_loss(row: Row) -> float | None:
     return row.get("train_loss")
 
 
-def learning_curve(group: Group, of: Value, time: str) -> Curve:
+def learning_curve(results: Sequence[Result], of: Value, time: str) -> Curve:
     """By epoch or step, the median over seeds of what is a number."""
-    return _medians(group.results, of, time)
-
-
-def _medians(results: Sequence[Result], of: Value, time: str) -> Curve:
     values: dict[float, list[float]] = {}
     for result in results:
         for row in result.metrics:
@@ -107,8 +103,8 @@ def _scores_over_time(
 
 def _over_seconds(results: Sequence[Result], of: Value, time: str) -> Curve:
     """The median score over the median time of each epoch."""
-    seconds = _medians(results, lambda row: row.get("seconds"), time)
-    scores = _medians(results, of, time)
+    seconds = learning_curve(results, lambda row: row.get("seconds"), time)
+    scores = learning_curve(results, of, time)
     return {seconds[when]: score for when, score in scores.items() if seconds.get(when, 0.0) > 0}
 
 

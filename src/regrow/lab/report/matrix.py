@@ -2,15 +2,11 @@
 
 from dataclasses import replace
 
-from regrow.lab.report.formats import several
 from regrow.lab.report.palette import looks
 from regrow.lab.report.results import Experiment, Group
 from regrow.lab.report.stopped import without_variants
 from regrow.lab.report.story import common
-from regrow.lab.report.tables import Cell, Column, Grid
-
-_LARGER = ("Thin dense",)
-"""Which hold more weights than others of their sparsity, and so cannot come first."""
+from regrow.lab.report.tables import Cell, Column, Grid, method_cell
 
 
 def matrix(experiment: Experiment) -> Grid | None:
@@ -27,12 +23,12 @@ def matrix(experiment: Experiment) -> Grid | None:
     best = [_best(experiment, sparsity) for sparsity in sparsities]
     rows = [
         [
-            _method(next(group for group in experiment.groups if group.label == label)),
+            method_cell(next(group for group in experiment.groups if group.label == label)),
             *(_cell(found.get((label, at)), score) for at, score in zip(sparsities, best, strict=True)),
         ]
         for label in labels
     ]
-    dense = [[_method(group), _dense(group)] for group in experiment.groups if group.sparsity is None]
+    dense = [[method_cell(group), _dense(group)] for group in experiment.groups if group.sparsity is None]
     columns = [Column(f"{sparsity:g}", f"{sparsity:g}") for sparsity in sparsities]
     return Grid([Column("method", "method", is_number=False), *columns], rows, dense)
 
@@ -40,10 +36,9 @@ def matrix(experiment: Experiment) -> Grid | None:
 def matrix_caption(experiment: Experiment) -> str:
     """How the table is read, and what its runs have in common."""
     experiment = without_variants(experiment)
-    seeds = sorted({len(group.results) for group in experiment.groups})
-    number = several(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
     said = [f"Test {experiment.score.title} by sparsity"]
-    said[0] += "." if seeds[-1] == 1 else f": mean ± sample standard deviation over {number}."
+    number = experiment.num_seeds
+    said[0] += "." if number == "1 seed" else f": mean ± sample standard deviation over {number}."
     if any(_best(experiment, sparsity) is not None for sparsity in experiment.sparsities):
         said.append("In bold the best of a sparsity.")
     if any(group.reference for group in experiment.groups if group.sparsity is not None):
@@ -55,13 +50,9 @@ def matrix_caption(experiment: Experiment) -> str:
 
 def _best(experiment: Experiment, sparsity: float) -> float | None:
     """The best mean, where there is another to be better than."""
-    groups = [group for group in experiment.groups if group.sparsity == sparsity and group.family not in _LARGER]
+    groups = experiment.rivals(sparsity)
     best = min if experiment.score.is_lower_better else max
     return best(group.mean for group in groups) if len(groups) > 1 else None
-
-
-def _method(group: Group) -> Cell:
-    return Cell(group.label, group.label, family=group.family)
 
 
 def _cell(group: Group | None, best: float | None) -> Cell:

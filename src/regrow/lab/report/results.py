@@ -8,7 +8,7 @@ from statistics import mean, median, stdev
 
 from regrow.lab.config import Config
 from regrow.lab.data import Score
-from regrow.lab.report.formats import slug
+from regrow.lab.report.formats import several, slug
 from regrow.lab.report.labels import (
     departures,
     experiment_title,
@@ -135,6 +135,17 @@ class Experiment:
     def at(self, sparsity: float | None) -> list[Group]:
         """The groups at one sparsity; dense ones belong to all."""
         return [group for group in self.groups if group.sparsity in (None, sparsity)]
+
+    def rivals(self, sparsity: float) -> list[Group]:
+        """Who can come first at a sparsity: thin dense networks, which hold more weights, only among themselves."""
+        groups = [group for group in self.groups if group.sparsity == sparsity]
+        return [group for group in groups if group.family != "Thin dense"] or groups
+
+    @property
+    def num_seeds(self) -> str:
+        """Of each group, in words."""
+        seeds = sorted({len(group.results) for group in self.groups})
+        return several(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
 
     @property
     def chosen_sparsity(self) -> float | None:

@@ -64,18 +64,15 @@ def common(experiment: Experiment) -> list[str]:
 
 def _what_was_run(experiment: Experiment) -> str:
     labels = list(dict.fromkeys(group.label for group in experiment.groups))
-    seeds = sorted({len(group.results) for group in experiment.groups})
-    each = several(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
     families = {group.family for group in experiment.groups}
     variants = " and variants" if len(labels) > len(families) else ""
     at = f" at sparsity {listed([f'{s:g}' for s in experiment.sparsities])}" if experiment.sparsities else ""
-    return f"{several(len(experiment.results), 'run')}: {several(len(labels), 'method')}{variants}{at}, {each} each."
+    runs, methods = several(len(experiment.results), "run"), several(len(labels), "method")
+    return f"{runs}: {methods}{variants}{at}, {experiment.num_seeds} each."
 
 
 def _who_came_first(experiment: Experiment, sparsity: float) -> str:
-    here = [group for group in without_variants(experiment).groups if group.sparsity == sparsity]
-    same_size = [group for group in here if group.family != "Thin dense"] or here
-    groups = experiment.best_first(same_size)
+    groups = experiment.best_first(without_variants(experiment).rivals(sparsity))
     best, last = groups[0], groups[-1]
     size = f"with {_size(best)} parameters"
     if last is best:

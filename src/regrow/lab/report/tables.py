@@ -48,7 +48,7 @@ class Grid:
     foot: Sequence[list[Cell]] = ()
 
 
-def _method(group: Group) -> Cell:
+def method_cell(group: Group) -> Cell:
     return Cell(group.label, group.label, family=group.family)
 
 
@@ -95,7 +95,7 @@ def _seconds(group: Group) -> Cell:
 SCORE = Column(ACCURACY.key, ACCURACY.title)
 """The column of what runs are judged by, of which every table has its own."""
 COLUMNS: dict[Column, Callable[[Group], Cell]] = {
-    Column("method", "method", is_number=False): _method,
+    Column("method", "method", is_number=False): method_cell,
     Column("sparsity", "sparsity"): _sparsity,
     Column("n", "n"): lambda group: Cell(str(len(group.results)), len(group.results)),
     SCORE: _score,
@@ -169,7 +169,7 @@ def _short_reference(group: Group) -> Cell:
 
 
 _IN_TERMINAL: dict[Column, Callable[[Group], Cell]] = {
-    Column("method", "method", is_number=False): _method,
+    Column("method", "method", is_number=False): method_cell,
     Column("sparsity", "sparsity"): _sparsity,
     Column("n", "n"): lambda group: Cell(str(len(group.results)), len(group.results)),
     SCORE: _score,
