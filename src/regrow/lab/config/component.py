@@ -93,11 +93,9 @@ class Component:
             return said
         return f"{self} ({', '.join(f'{key}={value}' for key, value in said.items() if key != 'name')})"
 
-    def check_number(self, name: str, *, below: float | None = None, is_optional: bool = False) -> None:
+    def check_number(self, name: str, *, below: float | None = None) -> None:
         """Refuse a field that is no number >= 0, or not below a bound."""
         value = getattr(self, name)
-        if is_optional and value is None:
-            return
         if not is_number(value) or value < 0 or (below is not None and value >= below):
             bounds = "a number >= 0" if below is None else f"in [0, {below:g})"
             raise ValueError(f"{self.kind}.{name} must be {bounds}, got {value!r}")

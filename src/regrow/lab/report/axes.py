@@ -14,6 +14,7 @@ _TIMES = (
     *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800),
     *(3600 * hours for hours in (1, 3, 10, 30, 100, 300, 1000)),
 )
+_MARGIN = 0.08  # above and below what is shown, of an axis
 _ACCURACIES = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 97, 98, 99, 99.5, 99.8, 99.9)
 
 
@@ -57,13 +58,13 @@ def counts(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: short_count(value)))
 
 
-def score_axis(axes: Axes, score: Score, values: Sequence[float], margin: float = 0.08) -> None:
+def score_axis(axes: Axes, score: Score, values: Sequence[float]) -> None:
     """What runs are judged by."""
     if score.per_loss is None:
-        _accuracy_axis(axes, values, margin)
+        _accuracy_axis(axes, values)
         return
     low, high = min(values), max(values)
-    pad = max(margin * (high - low), 0.005)
+    pad = max(_MARGIN * (high - low), 0.005)
     axes.set_ylim(max(0, low - pad), high + pad)
     axes.yaxis.set_major_locator(MaxNLocator(7))
     axes.set_ylabel(f"test {score.title}" + (" (lower is better)" if score.is_lower_better else ""))
@@ -78,18 +79,18 @@ def is_wide(accuracies: Sequence[float]) -> bool:
     return (100 - min(accuracies) + 0.5) > 5 * (100 - max(accuracies) + 0.5)
 
 
-def _accuracy_axis(axes: Axes, accuracies: Sequence[float], margin: float) -> None:
+def _accuracy_axis(axes: Axes, accuracies: Sequence[float]) -> None:
     """Percent; where some are far below the others the error is logarithmic, so that both ends can be read."""
     low, high = min(accuracies), max(accuracies)
     if is_wide(accuracies):
         axes.set_yscale("function", functions=(_stretch, _unstretch))
         ends = _stretch(low), _stretch(high)
-        pad = margin * (ends[1] - ends[0])
+        pad = _MARGIN * (ends[1] - ends[0])
         axes.set_ylim(max(0, _unstretch(ends[0] - pad)), min(100, _unstretch(ends[1] + pad)))
         axes.yaxis.set_major_locator(FixedLocator(_apart(_ACCURACIES, 0.055 * (ends[1] - ends[0]))))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:
-        pad = max(margin * (high - low), 0.05)
+        pad = max(_MARGIN * (high - low), 0.05)
         axes.set_ylim(max(0, low - pad), min(100.2, high + pad))
         axes.yaxis.set_major_locator(MaxNLocator(7))
     axes.set_ylabel("test accuracy, %" + (" (log of error)" if is_wide(accuracies) else ""))

@@ -139,7 +139,7 @@ class RunFolder:
         if not self.is_finished:
             return None
         summary = self.read_json("summary.json")
-        for name in ("accuracy", "epochs", "seconds"):
+        for name in ("accuracy", "epochs", "steps", "seconds"):
             if not isinstance(summary.get(name), (int, float)):
                 raise BadRun(f"{self.file('summary.json')} tells no {name}; {_ANEW}")
         return summary
