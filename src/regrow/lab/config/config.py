@@ -215,25 +215,14 @@ def parent_of(config: Config) -> Config | None:
     """The run that has to be finished before this one can start, if it is told by settings."""
     if not isinstance(config.start.run, Mapping):
         return None
-    mine: Settings = {
-        "model": config.model.said(),
-        "data": config.data.said(),
-        "seed": config.seed,
-        "epochs": config.epochs,
-        "max_steps": config.max_steps,
-        "batch_size": config.batch_size,
-        "precision": config.precision,
-        "storage": config.storage,
-    }
-    mine = {key: value for key, value in mine.items() if value is not None}
-    if not config.is_thin:
-        mine["width"] = config.width
-    other = spell_out(config.start.run)
+    same = ["model", "data", "seed", "epochs", "max_steps", "batch_size", "precision", "storage"]
+    same += [] if config.is_thin else ["width"]
+    if config.model.paper is None:  # of which no other settings are known
+        same += ["optimizer", "learning_rate", "clip"]
+    told, other = config.settings(), spell_out(config.start.run)
+    mine = {key: told[key] for key in same if told.get(key) is not None}
     if other.get("method", {}).get("name") != "Dense" or other.get("width") == "thin":
         mine["sparsity"] = config.sparsity
-    if config.model.paper is None:  # of which no other settings are known
-        told = config.settings()
-        mine |= {key: told[key] for key in ("optimizer", "learning_rate", "clip") if told.get(key) is not None}
     return make_config(merge(spell_out(mine), other))
 
 

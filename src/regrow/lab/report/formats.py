@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from math import isfinite
 
 _THOUSANDS = ("", " k", " M", " G", " T", " P")
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -64,10 +63,6 @@ def roughly(seconds: float) -> str:
         return f"{max(round(seconds, -1), 10):.0f} s"
     minutes, hours = seconds / 60, seconds / 3600
     return f"{minutes:.0f} min" if minutes < 100 else f"{hours:.1f} h" if hours < 10 else f"{hours:.0f} h"
-
-
-def percent(value: float | None) -> str:
-    return "" if value is None or not isfinite(value) else f"{value:.2f}"
 
 
 def signed(value: float | None) -> str:

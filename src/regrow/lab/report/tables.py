@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regrow.lab.data import ACCURACY
-from regrow.lab.report.formats import clock, duration, percent, short_count, signed
+from regrow.lab.report.formats import clock, duration, short_count, signed
 from regrow.lab.report.result import Result
 from regrow.lab.report.results import Collection, Experiment, Group
 from regrow.lab.report.story import common
@@ -94,11 +94,14 @@ def _seconds(group: Group) -> Cell:
 
 SCORE = Column(ACCURACY.key, ACCURACY.title)
 """The column of what runs are judged by, of which every table has its own."""
-COLUMNS: dict[Column, Callable[[Group], Cell]] = {
+_FIRST: dict[Column, Callable[[Group], Cell]] = {
     Column("method", "method", is_number=False): method_cell,
     Column("sparsity", "sparsity"): _sparsity,
     Column("n", "n"): lambda group: Cell(str(len(group.results)), len(group.results)),
     SCORE: _score,
+}
+COLUMNS: dict[Column, Callable[[Group], Cell]] = {
+    **_FIRST,
     Column("reference", "reference, %"): _reference,
     Column("difference", "difference"): _difference,
     Column("parameters", "parameters"): _parameters,
@@ -164,15 +167,12 @@ def terminal_table(experiment: Experiment) -> Table:
 
 def _short_reference(group: Group) -> Cell:
     cell = _reference(group)
-    mean = percent(group.reference.mean) if group.reference else ""
+    mean = group.score.number(group.reference.mean) if group.reference else ""
     return Cell(f"{mean} *" if cell.remark else mean, cell.value)
 
 
 _IN_TERMINAL: dict[Column, Callable[[Group], Cell]] = {
-    Column("method", "method", is_number=False): method_cell,
-    Column("sparsity", "sparsity"): _sparsity,
-    Column("n", "n"): lambda group: Cell(str(len(group.results)), len(group.results)),
-    SCORE: _score,
+    **_FIRST,
     Column("reference", "reference"): _short_reference,
     Column("parameters", "parameters"): _parameters,
     Column("epochs", "epochs"): _epochs,
