@@ -22,13 +22,13 @@ def write_files(folder: Path) -> None:
     folder.mkdir(parents=True)
     for names, count, first in ((idx.FILES[:2], NUM_TRAIN, 0), (idx.FILES[2:], NUM_TEST, 200)):
         greys = np.arange(first, first + count)
-        (folder / names[0]).write_bytes(_idx_bytes(np.broadcast_to(greys[:, None, None], (count, 28, 28))))
-        (folder / names[1]).write_bytes(_idx_bytes(np.arange(count) % 10))
+        (folder / names[0]).write_bytes(idx_bytes(np.broadcast_to(greys[:, None, None], (count, 28, 28))))
+        (folder / names[1]).write_bytes(idx_bytes(np.arange(count) % 10))
     digests = [f"{name} {sha256(folder / name)}\n" for name in idx.FILES]
     (folder / "digests").write_text("".join(digests))
 
 
-def _idx_bytes(array: np.ndarray) -> bytes:
+def idx_bytes(array: np.ndarray) -> bytes:
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 
 

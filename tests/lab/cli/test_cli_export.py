@@ -30,14 +30,6 @@ def small_file(tmp_path: Path) -> Path:
     return tmp_path / "m.safetensors"
 
 
-@pytest.mark.parametrize("command", ["export", "describe"])
-def test_help_teaches_with_an_example(command: str):
-    code, text = regrow(f"{command} --help")
-    assert code == 0
-    assert "Example" in text
-    assert f"regrow {command}" in text
-
-
 def test_describe_tells_the_description_length(small_file: Path):
     code, said = regrow(f"describe {small_file}")
     assert code == 0

@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from toy_idx import idx_bytes
 
 from regrow.lab.data import cifar, fetched, idx
 from regrow.lab.data.dataset import Splits
-
-
-def idx_bytes(array: np.ndarray) -> bytes:
-    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 
 
 def test_an_idx_file_is_header_then_values(tmp_path: Path) -> None:
