@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 
 from regrow.lab.report.result import Result
-from regrow.lab.report.results import Group, collect
+from regrow.lab.report.results import Experiment, Group, collect
 from regrow.lab.run.folder import find_runs
 
 ROOT = Path(__file__).parents[3]
@@ -53,12 +53,16 @@ def is_shown(cell: str, *values: float | None) -> bool:
 
 
 @cache
+def experiments() -> dict[str, Experiment]:
+    """By model."""
+    names = ("lenet_mnist", "lenet_early_stop", "wrn_cifar10", "wrn_tickets", "wrn_early_stop")
+    found = collect(*find_runs([ROOT / "results" / name for name in names]))
+    return {str(experiment.config.model): experiment for experiment in found.experiments}
+
+
 def kept(model: str) -> dict[tuple[str, float | None], Group]:
     """By name and sparsity."""
-    names = ("lenet_mnist", "lenet_early_stop", "wrn_cifar10", "wrn_tickets", "wrn_early_stop")
-    folders = [ROOT / "results" / name for name in names]
-    experiments = {str(experiment.config.model): experiment for experiment in collect(*find_runs(folders)).experiments}
-    return {(group.name, group.sparsity): group for group in experiments[model].groups}
+    return {(group.name, group.sparsity): group for group in experiments()[model].groups}
 
 
 def named(row: str) -> str:

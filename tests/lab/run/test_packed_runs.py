@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import assert_same_result, small
+from small_runs import assert_same_result, small, stop_after
 
 from regrow.lab.config import make_config
 from regrow.lab.report.labels import label
-from regrow.lab.run.loop import Options, Stopped, train
+from regrow.lab.run.loop import Options, train
 
 
 def summary_of(folder: Path) -> dict[str, object]:
@@ -48,11 +48,9 @@ def test_a_packed_run_ends_with_the_topology_of_a_dense_one(method: str, tmp_pat
 
 def test_a_packed_run_that_was_stopped_ends_with_the_same_bits(tmp_path: Path):
     config = small(storage="packed")
-    train(config, tmp_path / "whole", Options())
-    count = iter(range(1, 1000))
-    with pytest.raises(Stopped):
-        train(config, tmp_path / "parts", Options(should_stop=lambda: next(count) == 7))
-    train(config, tmp_path / "parts", Options())
+    train(config, tmp_path / "whole", Options(threads=1))
+    stop_after(7, config, tmp_path / "parts")
+    train(config, tmp_path / "parts", Options(threads=1))
     assert_same_result(tmp_path / "whole" / config.id, tmp_path / "parts" / config.id)
 
 

@@ -97,9 +97,7 @@ def test_pictures_in_folders_can_be_trained_on_and_stopped_anywhere(tmp_path: Pa
                 picture.save(tmp_path / "pictures" / part / name / f"{i}.png")
     config = small(model="wrn_10_1", data=f"folder:{tmp_path / 'pictures'}", batch_size=2, epochs=1)
     train(config, tmp_path / "whole", Options(threads=1))
-    count = iter(range(1, 100))
-    with pytest.raises(Stopped):
-        train(config, tmp_path / "parts", Options(threads=1, should_stop=lambda: next(count) == 2))
+    stop_after(2, config, tmp_path / "parts")
     train(config, tmp_path / "parts", Options(threads=1))
     assert_same_result(tmp_path / "whole" / config.id, tmp_path / "parts" / config.id)
 
