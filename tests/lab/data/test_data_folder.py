@@ -1,5 +1,6 @@
 """Class folders of pictures give the same batches for the same numbers, whatever the threads do."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -90,6 +91,18 @@ def test_processes_give_what_threads_give(folder: data.ImageFolder) -> None:
     with pytest.raises(ValueError, match=r"gone\.jpg cannot be read as a picture"):
         next(missing.evaluation_batches(4, device="cpu"))
     assert not [path for path in Path("/proc/self/fd").iterdir() if "memfd:batch" in os.path.realpath(path)]
+
+
+def test_when_one_is_killed_the_next_reader_has_others(folder: data.ImageFolder) -> None:
+    processes = replace(folder, num_processes=2)
+    batches = processes.training_batches(0, 0, 2, device="cpu")
+    first = next(batches)
+    for child in multiprocessing.active_children():
+        child.kill()
+    with pytest.raises(OSError, match="a process that decodes pictures was killed"):
+        list(batches)
+    again = next(processes.training_batches(0, 0, 2, device="cpu"))
+    assert torch.equal(again[0], first[0])
 
 
 def test_processes_end_with_the_one_that_was_killed(root: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from math import prod
 from mmap import mmap
@@ -60,6 +61,9 @@ def by_processes(parts: Parts, cut_of: CutOf, size: int, num_processes: int, dev
                 future.result()
             running.popleft()
             yield slots[batch % len(slots)].take(len(parts[batch])).permute(0, 3, 1, 2)
+    except BrokenProcessPool:
+        _processes.cache_clear()  # whoever comes next has others
+        raise OSError("a process that decodes pictures was killed; is memory left? run it again to go on") from None
     finally:
         for futures in running:
             wait([future for future in futures if not future.cancel()])  # or they would write where nothing is
