@@ -23,7 +23,7 @@ from regrow.lab.run.spread import whole
 from regrow.lab.run.start import begin, build_model
 from regrow.lab.run.state import Training
 from regrow.lab.run.steps import choose_steps
-from regrow.size import count_flops, size_of, training_bytes
+from regrow.size import Size, count_flops, size_of, training_bytes
 
 
 class Stopped(RuntimeError):
@@ -174,45 +174,47 @@ def _data(data: NamedData, device: torch.device) -> Data:
 
 
 def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
+    """Write what the run ended with; of what is told, sizes are those of the network as it was trained."""
     masks = whole(training.sparse.masks())
     is_sparse = training.sparse.target < sum(mask.numel() for mask in masks.values())
     model = build_model(training.config, training.data) if training.ranks.shards else training.model
-    size = size_of(model, masks if is_sparse else {})
-    num_bytes = training_bytes(training.sparse)
+    size, num_bytes = size_of(model, masks if is_sparse else {}), training_bytes(training.sparse)
     if training.config.storage == "packed":
         training.sparse.detach()  # dense weights again, as they are read everywhere
     final_weights = whole(training.model.state_dict())
     write_tables(folder, training)
     folder.write_tensors("final_weights", final_weights)
     folder.write_tensors("final_topology", masks)
-    folder.write_json(
-        "summary.json",
-        {
-            "format": FORMAT,
-            "id": training.config.id,
-            "accuracy": training.metrics[-1]["test_accuracy"],
-            "loss": training.metrics[-1]["test_loss"],
-            **_other_score(training),
-            "epochs": training.epoch,
-            "steps": training.step,
-            "seconds": round(training.seconds, 3),
-            "size": {**asdict(size), "parameters": size.parameters, "bits": size.bits},
-            "flops": count_flops(model, training.data.image_shape, masks),
-            "layers": [
-                {"name": layer.name, "shape": list(layer.shape), "active": layer.active, "sparsity": layer.sparsity}
-                for layer in training.sparse.layers
-            ],
-            "storage": training.sparse.method.storage or training.config.storage,
-            "training_bytes": num_bytes,
-            "provenance": {
-                **made_with,
-                "compiled": training.is_compiled,
-                "kernels": describe_kernels(training.device, training.is_compiled, training.config.precision),
-                "finished": provenance.now(),
-            },
-        },
-    )
+    flops = count_flops(model, training.data.image_shape, masks)
+    folder.write_json("summary.json", _summary(training, size, flops, num_bytes, made_with))
     folder.remove("checkpoint.pt")
+
+
+def _summary(training: Training, size: Size, flops: int, num_bytes: int, made_with: Settings) -> Settings:
+    return {
+        "format": FORMAT,
+        "id": training.config.id,
+        "accuracy": training.metrics[-1]["test_accuracy"],
+        "loss": training.metrics[-1]["test_loss"],
+        **_other_score(training),
+        "epochs": training.epoch,
+        "steps": training.step,
+        "seconds": round(training.seconds, 3),
+        "size": {**asdict(size), "parameters": size.parameters, "bits": size.bits},
+        "flops": flops,
+        "layers": [
+            {"name": layer.name, "shape": list(layer.shape), "active": layer.active, "sparsity": layer.sparsity}
+            for layer in training.sparse.layers
+        ],
+        "storage": training.sparse.method.storage or training.config.storage,
+        "training_bytes": num_bytes,
+        "provenance": {
+            **made_with,
+            "compiled": training.is_compiled,
+            "kernels": describe_kernels(training.device, training.is_compiled, training.config.precision),
+            "finished": provenance.now(),
+        },
+    }
 
 
 def _other_score(training: Training) -> dict[str, float | None]:
