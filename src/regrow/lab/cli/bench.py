@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.table import Table
 
-from regrow.lab.cli.options import Device, make_options
+from regrow.lab.cli.options import Device, choose_device
 from regrow.lab.cli.terminal import err, explained, out
 
 if TYPE_CHECKING:  # torch is slow to import, and --help should not be
@@ -41,7 +41,7 @@ def bench_lab(
     from regrow.lab.bench import bench_lab as measure
 
     _check_out(out_file)
-    where = torch.device(make_options(device, None, None, 0).device)
+    where = torch.device(choose_device(device))
     measured = measure(model, where, lanes or [1, 4, 8], 20 if quick else 100, tell=err.print)
     rows = keep(measured, out_file, {"bench": "lab", "model": model}, where)
     table = Table("how", "ms per step", "s per epoch and run", "times as fast", title=f"{model} on {where}")
@@ -72,7 +72,7 @@ def bench_overhead(
     from regrow.lab.bench import bench_overhead as measure
 
     _check_out(out_file)
-    where = torch.device(make_options(device, None, None, 0).device)
+    where = torch.device(choose_device(device))
     blocks, steps = (5, 40) if quick else (25, 100)
     is_captured = not eager and where.type == "cuda"
     measured = measure(

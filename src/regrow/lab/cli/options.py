@@ -62,11 +62,9 @@ def how_many_at_once(options: "Options", jobs: int, lanes: int | None) -> int | 
     return lanes if options.device.startswith("cuda") else jobs
 
 
-def make_options(
-    device: str, threads: int | None, compiles: bool | None, save_every: float, *, is_here: bool = True
-) -> "Options":
+def make_options(device: str, threads: int | None, compiles: bool | None, save_every: float) -> "Options":
+    """How to train on a device that was chosen; on a GPU, if nobody said, compiled."""
     from regrow.lab.run.loop import Options
 
-    device = choose_device(device) if is_here else device
     compiles = device.startswith("cuda") if compiles is None else compiles
     return Options(device=device, threads=threads, compiles=compiles, save_every=save_every)

@@ -22,6 +22,7 @@ from regrow.lab.cli.options import (
     SaveEvery,
     Store,
     Threads,
+    choose_device,
     how_many_at_once,
     make_options,
     share_threads,
@@ -79,12 +80,12 @@ def sweep(
     given = given_on_top(overrides, epochs, precision, storage)
     configs = those_meant({config.id: config for config in read_experiment(experiment, given)}, only)
     if dry_run:
-        options = make_options(device, None, compile_, save_every)
+        options = make_options(choose_device(device), None, compile_, save_every)
         list_runs(configs, runs, options, how_many_at_once(options, jobs, lanes))
         return
     with connected(on) if on else nullcontext() as ray:
-        device = device_of_cluster(ray, device) if ray else device
-        options = make_options(device, share_threads(threads, jobs), compile_, save_every, is_here=not ray)
+        device = device_of_cluster(ray, device) if ray else choose_device(device)
+        options = make_options(device, share_threads(threads, jobs), compile_, save_every)
         with Board(err) as board:
             outcome = train_all(configs, runs, options, how_many_at_once(options, jobs, lanes), board, ray)
     tell(configs, runs, outcome)

@@ -23,6 +23,7 @@ from regrow.lab.cli.options import (
     SaveEvery,
     Store,
     Threads,
+    choose_device,
     how_many_at_once,
     make_options,
     share_threads,
@@ -74,7 +75,7 @@ def tune(
     given = given_on_top(overrides, epochs, precision, storage)
     found = read_searches(experiment, given)
     searches = those_meant({search.choices[0].configs[0].id: search for search in found}, only)
-    options = make_options(device, share_threads(threads, jobs), compile_, save_every)
+    options = make_options(choose_device(device), share_threads(threads, jobs), compile_, save_every)
     at_once = how_many_at_once(options, jobs, lanes)
     trials = trials_of(searches)
     if dry_run:
