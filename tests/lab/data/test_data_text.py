@@ -14,6 +14,7 @@ from regrow.lab import data
 from regrow.lab.config import Config, make_config, read_config
 from regrow.lab.config.experiment import nest
 from regrow.lab.config.paper import merge
+from regrow.lab.data import text as text_module
 from regrow.lab.data.score import BITS_PER_BYTE
 from regrow.lab.run.folder import RunFolder, read_run
 from regrow.lab.run.loop import Options, train
@@ -80,6 +81,16 @@ def test_the_last_twentieth_is_the_test_and_the_one_before_is_for_searching(tmp_
     shorter = on(path, data={"test_bytes": 4}).data
     assert shorter.open("cpu").test.tolist() == [190, 191, 192, 193]
     assert (shorter.tested_on, searching.data.tested_on) == ("first 4 bytes of the test", "held-out part")
+
+
+def test_a_search_is_judged_on_so_much_of_its_part_and_the_test_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(text_module, "_ENOUGH_TO_SEARCH", 3)
+    path = a_text(tmp_path, bytes(range(200)))
+    assert on(path, data={"held_out": 0.05}).data.open("cpu").test.tolist() == [180, 181, 182]
+    assert len(on(path, data={"held_out": 0.05, "test_bytes": 5}).data.open("cpu").test) == 5
+    assert len(on(path).data.open("cpu").test) == 10
 
 
 def test_a_run_of_so_many_steps_is_tested_ten_times_and_at_its_end(tmp_path: Path):

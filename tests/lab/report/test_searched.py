@@ -7,6 +7,7 @@ from example_runs import write_run
 
 from regrow.lab.report.results import collect
 from regrow.lab.report.searched import search_grid, search_story, series_of, title_of
+from regrow.lab.report.tables import results_grid
 from regrow.lab.report.write import write_report
 from regrow.lab.run.folder import find_runs
 
@@ -73,6 +74,41 @@ def test_two_searched_settings_are_series_along_each(tmp_path: Path):
     ]
     assert len({series.label for series in found if series.setting == "learning_rate.peak"}) == 2
     assert title_of("optimizer.weight_decay") == "optimizer weight decay"
+
+
+def judged_by_the_test(runs: Path):
+    (experiment,) = (e for e in collect(*find_runs([runs])).experiments if not e.config.data.is_for_searching)
+    return experiment
+
+
+def test_what_was_chosen_is_told_beside_a_method_and_not_in_its_name(runs: Path):
+    write_run(runs, 97.6, method="SET", sparsity=0.8, learning_rate={"name": "cosine", "peak": 1.0})
+    groups = {(group.label, group.sparsity): group.chosen for group in judged_by_the_test(runs).groups}
+    assert groups == {
+        ("Full dense", None): "peak 0.1",
+        ("SET", 0.9): "peak 0.1",
+        ("SET", 0.8): "peak 1",
+    }
+    keys = [column.key for column in results_grid(judged_by_the_test(runs).groups).columns]
+    assert keys[:3] == ["method", "sparsity", "chosen"]
+
+
+def test_two_results_of_a_method_that_differ_in_what_was_searched_keep_it_in_their_names(runs: Path):
+    write_run(runs, 97.0, method="SET", sparsity=0.9, learning_rate={"name": "cosine", "peak": 1.0})
+    assert [group.label for group in judged_by_the_test(runs).groups if group.sparsity] == ["SET", "SET, peak 1"]
+    assert not any(group.chosen for group in judged_by_the_test(runs).groups)
+
+
+def test_what_is_compared_is_no_choice_though_it_was_searched_for_each(tmp_path: Path):
+    """Two memories of Adam, for each of which the best rate was searched among three."""
+    for betas, best in ((0.95, 0.2), (0.999, 0.1)):
+        for peak in (0.05, 0.1, 0.2):
+            data = {"data": {"held_out": 0.1}}
+            common = {"method": "Dense", "optimizer": {"name": "AdamW", "betas": [0.9, betas]}}
+            write_run(tmp_path, 97.0, learning_rate={"name": "cosine", "peak": peak}, **common, **data)
+        write_run(tmp_path, 97.5, learning_rate={"name": "cosine", "peak": best}, **common)
+    found = {group.label: group.chosen for group in judged_by_the_test(tmp_path).groups}
+    assert found == {"Full dense, betas 0.9/0.95": "peak 0.2", "Full dense": "peak 0.1"}
 
 
 def test_the_page_has_a_figure_of_the_search_and_tells_it_from_the_test(runs: Path, tmp_path: Path):

@@ -99,7 +99,13 @@ def those_meant(by_id: Mapping[str, T], only: list[str] | None) -> list[T]:
     return meant
 
 
-def list_runs(configs: "Sequence[Config]", root: Path, options: "Options", at_once: int | None) -> None:
+def list_runs(
+    configs: "Sequence[Config]",
+    root: Path,
+    options: "Options",
+    at_once: int | None,
+    remarks: "Mapping[str, str] | None" = None,
+) -> None:
     """The runs, how long each trains, whether that was done; then how many they are, and how long it takes."""
     import torch
 
@@ -112,7 +118,8 @@ def list_runs(configs: "Sequence[Config]", root: Path, options: "Options", at_on
     longest = max(map(len, plan.runs))
     for run, config in plan.runs.items():
         state = "done" if run not in plan.left else "to do" if plan.left[run] == 1 else "begun"
-        out.print(f"{run:{longest}}  {config.length:>11}  {state}", soft_wrap=True, markup=False)
+        line = f"{run:{longest}}  {config.length:>11}  {state:5}  {(remarks or {}).get(run, '')}"
+        out.print(line.rstrip(), soft_wrap=True, markup=False)
     pace = Pace(finished_under(root, device_name(torch.device(options.device))))
     out.print(estimate(plan, pace, at_once or MOST_LANES), soft_wrap=True, markup=False)
 

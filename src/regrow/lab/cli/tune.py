@@ -1,6 +1,7 @@
 """The command that searches."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,40 +59,47 @@ def tune(
 
     The file says in a `tune` table what is searched: `tune.learning_rate.peak = [0.001, 0.002, 0.004]`. Each method at
     each density gets as many trials, with its first seed, on a part held out of what is trained on; the test is not
-    looked at. What did best is then trained on everything, with each seed, and tested once. Like a sweep it goes on
+    found at. What did best is then trained on everything, with each seed, and tested once. Like a sweep it goes on
     where it was when the same command is given again.
 
     Example: `regrow tune experiments/lenet_tune.toml --epochs 10 --jobs 2 sparsity=0.95`
     """
     from regrow.lab.config.search import read_searches
+    from regrow.lab.report.formats import several
     from regrow.lab.run.folder import bring_again
     from regrow.lab.run.ranks import check_alone
     from regrow.lab.sweep.progress import Board
     from regrow.lab.sweep.sweep import sweep
-    from regrow.lab.sweep.tune import look_at, trials_of
+    from regrow.lab.sweep.tune import look_at, only_judged, trials_of
 
     check_alone("a search")
     bring_again(runs)
     given = given_on_top(overrides, epochs, precision, storage)
-    found = read_searches(experiment, given)
-    searches = those_meant({search.choices[0].configs[0].id: search for search in found}, only)
+    all_of_them = read_searches(experiment, given)
+    searches = those_meant({search.choices[0].configs[0].id: search for search in all_of_them}, only)
     options = make_options(choose_device(device), share_threads(threads, jobs), compile_, save_every)
     at_once = how_many_at_once(options, jobs, lanes)
     trials = trials_of(searches)
     if dry_run:
-        list_runs(trials, runs, options, at_once)
+        tried = {choice.trial.id: str(choice) for search in searches for choice in search.choices}
+        list_runs(trials, runs, options, at_once, tried)
         num_left = sum(len(search.choices[0].configs) for search in searches)
-        out.print(f"then the best of each {len(searches[0].choices)}, on everything: {num_left} runs")
+        best = f"the best of each {len(searches[0].choices)}"
+        out.print(f"then {best}, on everything: {several(num_left, 'run')}")
         return
     with Board(err) as board:
-        outcome = sweep(trials, runs, options, at_once, board)
-    looked = [look_at(search, runs) for search in searches]
-    _show(looked)
-    _leave_unless_searched(looked, outcome)
-    chosen = [config for own in looked if own.best for config in own.best[0].configs]
+        outcome = sweep(trials, runs, replace(options, judged_only=only_judged(trials)), at_once, board)
+    found = [look_at(search, runs) for search in searches]
+    _show(found)
+    _leave_unless_searched(found, outcome)
+    chosen = [config for own in found if own.best for config in own.best[0].configs]
     with Board(err) as board:
         outcome = sweep(chosen, runs, options, at_once, board)
     tell(chosen, runs, outcome)
+    if lacking := [own for own in found if own.best is None]:
+        raise ValueError(
+            f"of {several(len(lacking), 'search')} no trial came to an end, so there is no best; search smaller values"
+        )
 
 
 def _show(found: "Sequence[Found]") -> None:
@@ -112,7 +120,7 @@ def _show(found: "Sequence[Found]") -> None:
 
 
 def _leave_unless_searched(found: "Sequence[Found]", outcome: "Outcome") -> None:
-    """A trial whose loss ran off is an answer; one that was stopped, or a search without any, is none."""
+    """A trial whose loss ran off is an answer; one that was stopped is none, nor are searches without any."""
     from regrow.lab.sweep.outcome import EXIT_CODES
 
     for run, why in outcome.failed.items():
@@ -120,5 +128,5 @@ def _leave_unless_searched(found: "Sequence[Found]", outcome: "Outcome") -> None
     if outcome.stopped or outcome.elsewhere:
         err.print("the search is not over; the same command goes on with it")
         raise typer.Exit(EXIT_CODES["stopped" if outcome.stopped else "elsewhere"])
-    if any(own.best is None for own in found):
-        raise ValueError("of some runs no trial came to an end, so there is no best; search smaller values")
+    if all(own.best is None for own in found):
+        raise ValueError("no trial came to an end, so there is no best; search smaller values")

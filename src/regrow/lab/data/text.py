@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 NUM_BYTES = 256
 _WINDOW = int.from_bytes(b"window")
 _SHARE = 0.05  # of a text is its test, and as much before that is for searching
+_ENOUGH_TO_SEARCH = 1_000_000  # bytes of that; on all of enwik8's a trial would be judged about as long as trained
 _TESTED_AT_ONCE = 1 << 14  # bytes
 _EPOCHS = 10
 
@@ -97,8 +98,8 @@ class Text(OnDevice):
 class TextData(NamedData):
     """A text: the last 5 % are its test, the 5 % before for searching, the rest is to train on.
 
-    `held_out`: 0.05 to be tested on the part for searching, and leave the test unread. `test_bytes`: be tested on so
-    many bytes, the first of its part, and not on all.
+    `held_out`: 0.05 to be tested on the part for searching, its first million bytes, and leave the test unread.
+    `test_bytes`: be tested on so many bytes, the first of either part.
     """
 
     score: ClassVar[Score] = BITS_PER_BYTE
@@ -157,7 +158,8 @@ class TextData(NamedData):
         searched, tested = (length - round(share * length) for share in (2 * _SHARE, _SHARE))
         train = _read(path, 0, searched, device)
         test = _read(path, searched, tested, device) if self.held_out else _read(path, tested, length, device)
-        return Text(self.name, train, test[: self.test_bytes], context=1, num_windows=len(train) - 1)
+        num_tested = self.test_bytes or (_ENOUGH_TO_SEARCH if self.held_out else None)
+        return Text(self.name, train, test[:num_tested], context=1, num_windows=len(train) - 1)
 
 
 def _read(path: Path, first: int, end: int, device: torch.device | str) -> Tensor:

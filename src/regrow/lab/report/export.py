@@ -22,6 +22,7 @@ def _group_line(group: Group) -> dict[str, Value]:
         "data": config.data.in_words(),
         "method": group.label,
         "sparsity": group.sparsity,
+        **({"chosen": group.chosen} if group.chosen else {}),
         "n": len(group.results),
         f"{key}_mean": round(group.mean, 4),
         f"{key}_sd": None if group.sd is None else round(group.sd, 4),

@@ -1,13 +1,14 @@
 """Results told apart by labels and gathered over seeds."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import mean, median, stdev
 
 from regrow.lab.config import Config
 from regrow.lab.data import Score
+from regrow.lab.report.chosen import beside_a_label, chosen_settings, in_a_label
 from regrow.lab.report.formats import several, slug
 from regrow.lab.report.labels import (
     departures,
@@ -30,7 +31,7 @@ _OF_NO_MATTER = ("precision", "storage")
 class Group:
     """Results that differ in nothing but the seed and, where nobody compares, how weights were stored.
 
-    `label` tells lengths apart where needed, `name` does not.
+    `label` tells lengths apart where needed, `name` does not. `chosen`: what a search has chosen for it, in words.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Group:
     family: str
     sparsity: float | None
     results: tuple[Result, ...]
+    chosen: str = ""
 
     @property
     def config(self) -> Config:
@@ -186,26 +188,39 @@ def collect(runs: Sequence[Run], problems: Sequence[str] = ()) -> Collection:
     alike: dict[tuple[str, str], list[Result]] = {}
     for result in found.values():
         alike.setdefault((result.config.model.in_words(), result.config.data.in_words()), []).append(result)
-    experiments = [_experiment(alike[pair]) for pair in sorted(alike)]
+    experiments = [
+        _experiment(alike[pair], _trials_of(alike[pair][0].config, found.values())) for pair in sorted(alike)
+    ]
     return Collection(experiments, [run for id_, run in unfinished.items() if id_ not in found], sentences)
 
 
-def _experiment(mine: Sequence[Result]) -> Experiment:
+def _trials_of(config: Config, results: Iterable[Result]) -> list[Config]:
+    """The runs by which settings were searched for runs like this one."""
+    try:
+        data = config.data.for_searching()
+    except ValueError:  # of which nothing can be held out
+        return []
+    found = [result.config for result in results if result.config.data == data != config.data]
+    return [trial for trial in found if trial.model == config.model]
+
+
+def _experiment(mine: Sequence[Result], trials: Sequence[Config] = ()) -> Experiment:
     configs = [result.config for result in mine]
+    chosen = chosen_settings(configs, trials)
     shared = shared_departures(configs)
     unsaid = shared if _compares_storages(mine) else [*shared, "packed"]
-    usual = usual_departures(configs)
+    usual = {key: text for key, text in usual_departures(configs).items() if key not in chosen}
     mixes_lengths = len({(config.epochs, config.max_steps) for config in configs}) > 1
     gathered: dict[tuple[str, str, float | None], list[Result]] = {}
     for result in mine:
-        name = label(result.config, unsaid, usual)
+        name = label(result.config, [*unsaid, *in_a_label(result.config, chosen)], usual)
         whole = f"{name}, {_length(result.config)}" if mixes_lengths else name
         sparsity = result.config.sparsity if "sparsity" in result.config.method else None
         gathered.setdefault((name, whole, sparsity), []).append(result)
-    groups = [
-        Group(name, whole, family(some[0].config), sparsity, tuple(sorted(some, key=lambda r: r.config.seed)))
-        for (name, whole, sparsity), some in gathered.items()
-    ]
+    groups = []
+    for (name, whole, sparsity), some in gathered.items():
+        first, ordered = some[0].config, tuple(sorted(some, key=lambda result: result.config.seed))
+        groups.append(Group(name, whole, family(first), sparsity, ordered, beside_a_label(first, chosen)))
     return Experiment(configs[0], shared, list(usual.values()), sorted(groups, key=_place))
 
 

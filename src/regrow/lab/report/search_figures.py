@@ -12,6 +12,7 @@ from regrow.lab.report.results import Experiment
 from regrow.lab.report.searched import Series, title_of
 
 _WIDE = 5.0
+_MOST_MARKS = 6  # beside each other; more than that are on a scale
 
 
 def search_plate(experiment: Experiment, found: Sequence[Series]) -> Plate:
@@ -38,6 +39,8 @@ def _picture(experiment: Experiment, setting: str, found: Sequence[Series]) -> P
             spots += _draw(axes, series, look(family, seen[family]))
         if axes.get_xscale() == "log":
             log_axis(axes.xaxis, lambda value: f"{value:g}")
+        if len(tried := sorted(set(values))) <= _MOST_MARKS:
+            axes.set_xticks(tried, [f"{value:g}" for value in tried])
         axes.set_xlabel(title)
         score_axis(axes, score, [own for series in found for group in series.groups for own in group.scores])
         axes.set_ylabel(axes.get_ylabel().replace("test ", "held-out ", 1).replace(" (lower is better)", ""))  # is long

@@ -60,6 +60,10 @@ def _score(group: Group) -> Cell:
     return Cell(group.score.spread(group.mean, group.sd), group.mean)
 
 
+def _chosen(group: Group) -> Cell:
+    return Cell(group.chosen, group.chosen)
+
+
 def _reference(group: Group) -> Cell:
     reference = group.reference
     if reference is None:
@@ -94,9 +98,12 @@ def _seconds(group: Group) -> Cell:
 
 SCORE = Column(ACCURACY.key, ACCURACY.title)
 """The column of what runs are judged by, of which every table has its own."""
+CHOSEN = Column("chosen", "chosen", is_number=False)
+"""What a search has chosen."""
 _FIRST: dict[Column, Callable[[Group], Cell]] = {
     Column("method", "method", is_number=False): method_cell,
     Column("sparsity", "sparsity"): _sparsity,
+    CHOSEN: _chosen,
     Column("n", "n"): lambda group: Cell(str(len(group.results)), len(group.results)),
     SCORE: _score,
 }

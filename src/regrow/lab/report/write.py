@@ -22,6 +22,7 @@ from regrow.lab.report.search_figures import search_plate
 from regrow.lab.report.searched import search_grid, search_story, series_of
 from regrow.lab.report.story import common, overview, story, title
 from regrow.lab.report.tables import Grid, results_grid, where_grid
+from regrow.lab.report.width_figures import width_grid, width_plate, widths_in
 from regrow.lab.run.folder import find_runs
 
 
@@ -50,23 +51,36 @@ class Section:
     results: Grid
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared over several networks."""
+
+    plate: Plate
+    grid: Grid
+
+
 def write_report(paths: Sequence[Path], out: Path) -> Report:
     """Write `out`/index.html, `out`/results.csv, `out`/runs.csv and `out`/figures about all runs below some folders."""
     benches, not_benches = read_benches(paths)
     found = _find(paths, not_benches)
     sections = [_section(experiment) for experiment in found.experiments]
+    comparisons = [Comparison(width_plate(own), width_grid(own)) for own in widths_in(found.experiments)]
     (out / "figures").mkdir(parents=True, exist_ok=True)
-    for section in sections:
-        for plate in section.plates:
-            _write_figures(plate, out / "figures")
+    for plate in [*(c.plate for c in comparisons), *(plate for section in sections for plate in section.plates)]:
+        _write_figures(plate, out / "figures")
     write_text(out / "results.csv", results_csv(found))
     write_text(out / "runs.csv", runs_csv(found))
     page = out / "index.html"
-    write_text(page, render(found, sections, benches))
+    write_text(page, render(found, sections, benches, comparisons))
     return Report(page, len(found.results), len(found.unfinished), found.problems)
 
 
-def render(found: Collection, sections: Sequence[Section], benches: Sequence[Bench] = ()) -> str:
+def render(
+    found: Collection,
+    sections: Sequence[Section],
+    benches: Sequence[Bench] = (),
+    comparisons: Sequence[Comparison] = (),
+) -> str:
     """The page. All that comes from files is escaped."""
     pages = Environment(
         loader=PackageLoader("regrow.lab.report", "page"),
@@ -84,6 +98,7 @@ def render(found: Collection, sections: Sequence[Section], benches: Sequence[Ben
     return pages.get_template("report.html").render(
         found=found,
         sections=sections,
+        comparisons=comparisons,
         title=title(found),
         overview=overview(found),
         where=where_grid(found.results),

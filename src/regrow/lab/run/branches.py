@@ -54,6 +54,7 @@ def _leave(training: Training, folder: RunFolder, branch: Config, made_with: Set
             return
         target.claim(branch)
         for name in ("initial_weights", "initial_topology"):
-            target.write_tensors(name, folder.read_tensors(name))
+            if folder.file(f"{name}.safetensors").exists():  # nobody may want them
+                target.write_tensors(name, folder.read_tensors(name))
         beginning = f"epochs 1 to {training.epoch} are those of {training.config.id}"
         save_checkpoint(target, branch, training, {**made_with, "beginning": beginning})

@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regrow.lab.config import Config
 from regrow.lab.config.component import Settings
@@ -57,6 +57,7 @@ class Options:
     The number of threads, and whether the network is compiled, can change the last bits; a run that goes on does as
     when it began. `branches`: runs that begin as this one does, and are given its state where their ways part.
     `ranks`: the processes that train a run together; how many they are can change as much as the order of data.
+    `judged_only`: ids of runs of which nobody wants the weights, which are not written then.
     """
 
     device: str = "cpu"
@@ -64,9 +65,14 @@ class Options:
     compiles: bool = False
     save_every: float = 30.0
     branches: tuple[Config, ...] = ()
+    judged_only: frozenset[str] = frozenset()
     ranks: Ranks = ALONE
     on_progress: Callable[[Progress], object] = _tell_nobody
     should_stop: Callable[[], bool] = _never
+
+    def keeps(self, config: Config) -> bool:
+        """Whether the weights of a run are kept."""
+        return config.id not in self.judged_only
 
 
 def train(config: Config, root: Path, options: Options) -> None:
@@ -117,10 +123,10 @@ def _begin_or_go_on(config: Config, folder: RunFolder, options: Options) -> tupl
     made_with = provenance.joined(saved.get("made_with", {}) if saved else {}, made_now)
     data = config.data.for_run(ranks.in_turn(lambda: _data(config.data, device)), config)
     beginning = ranks.together(lambda: begin(config, data, folder.path.parent))
-    initial_weights = {name: value.clone() for name, value in beginning.model.state_dict().items()}
+    initial_weights = _copied(beginning.model) if options.keeps(config) and not saved else {}
     is_compiled = (saved["is_compiled"] if saved else options.compiles) and not ranks.is_joined
     training = ranks.together(lambda: Training(config, data, device, beginning, is_compiled, ranks))
-    ranks.together(partial(_open_folder, folder, training, {} if saved else initial_weights))
+    ranks.together(partial(_open_folder, folder, training, initial_weights))
     if saved:
         ranks.together(partial(training.load, saved))
     return training, made_with
@@ -154,17 +160,21 @@ def _train(config: Config, folder: RunFolder, options: Options) -> Iterator[None
         if is_time_to_note():
             write_tables(folder, training)
         options.on_progress(_progress(training))
-    ranks.together(lambda: _finish(folder, training, made_with))
+    ranks.together(lambda: _finish(folder, training, made_with, options.keeps(config)))
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
 
 
 def _open_folder(folder: RunFolder, training: Training, initial_weights: dict[str, Tensor]) -> None:
-    """Make it this run's, and keep what the run begins with, if it does begin."""
+    """Make it this run's, and keep what the run begins with, if it does begin and that is wanted."""
     masks = whole(training.sparse.masks())
     folder.claim(training.config)
+    training.note_layers()  # which a run that goes on forgets for what was saved
     if initial_weights:
         folder.write_tensors("initial_weights", initial_weights)
         folder.write_tensors("initial_topology", masks)
-        training.note_layers()
 
 
 @cache
@@ -173,7 +183,7 @@ def _data(data: NamedData, device: torch.device) -> Data:
     return data.open(device)
 
 
-def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
+def _finish(folder: RunFolder, training: Training, made_with: Settings, keeps: bool) -> None:
     """Write what the run ended with; of what is told, sizes are those of the network as it was trained."""
     masks = whole(training.sparse.masks())
     is_sparse = training.sparse.target < sum(mask.numel() for mask in masks.values())
@@ -181,10 +191,10 @@ def _finish(folder: RunFolder, training: Training, made_with: Settings) -> None:
     size, num_bytes = size_of(model, masks if is_sparse else {}), training_bytes(training.sparse)
     if training.config.storage == "packed":
         training.sparse.detach()  # dense weights again, as they are read everywhere
-    final_weights = whole(training.model.state_dict())
     write_tables(folder, training)
-    folder.write_tensors("final_weights", final_weights)
-    folder.write_tensors("final_topology", masks)
+    if keeps:
+        folder.write_tensors("final_weights", whole(training.model.state_dict()))
+        folder.write_tensors("final_topology", masks)
     flops = count_flops(model, training.data.image_shape, masks)
     folder.write_json("summary.json", _summary(training, size, flops, num_bytes, made_with))
     folder.remove("checkpoint.pt")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regrow.lab.config import Config
+from regrow.lab.config import Config, parent_id
 from regrow.lab.config.search import Choice, Search
 from regrow.lab.run.folder import RunFolder
 from regrow.methods.method import is_number
@@ -50,6 +50,11 @@ class Found:
 def trials_of(searches: Sequence[Search]) -> list[Config]:
     """The runs by which all choices are judged."""
     return [choice.trial for search in searches for choice in search.choices]
+
+
+def only_judged(trials: Sequence[Config]) -> frozenset[str]:
+    """Ids of those that no other starts from: nobody will want their weights."""
+    return frozenset(trial.id for trial in trials) - {parent_id(trial) for trial in trials}
 
 
 def look_at(search: Search, root: Path) -> Found:
