@@ -44,7 +44,7 @@ def test_the_papers_schedules_fit_below_ones_written_for_another_length():
     assert config.make_method(100).until == 2700  # 90 of 100 epochs
 
 
-def test_a_method_that_needs_an_end_has_it_at_three_quarters_where_nobody_says_when():
+def test_what_rewires_now_and_then_stops_at_three_quarters_where_neither_the_paper_nor_anybody_says_when():
     words = {
         "model": "gpt",
         "data": "enwik8",
@@ -52,13 +52,14 @@ def test_a_method_that_needs_an_end_has_it_at_three_quarters_where_nobody_says_w
         "sparsity": 0.9,
         "learning_rate": {"name": "constant", "peak": 1},
     }
-    for name in ("RigL", "SNFS", "MEST", "GraNet", "Gradual"):
+    for name in ("SET", "DSR", "RigL", "SNFS", "MEST", "GraNet", "Gradual"):
         config = make_config({**words, "method": name, "max_steps": 1000})
         assert config.make_method(steps_per_epoch=100).until == 750
         told = {"name": name, "until": 500}
         assert make_config({**words, "method": told, "max_steps": 1000}).make_method(100).until == 500
-    assert make_config({**words, "method": "SET", "max_steps": 1000}).make_method(100).until is None
-    assert make_config({"method": "MEST", "sparsity": 0.9}).make_method(600).until == 75 * 600
+    assert make_config({**words, "method": "DeepR", "max_steps": 1000}).make_method(100).until is None
+    for name, epoch in (("MEST", 75), ("SET", 90)):
+        assert make_config({"method": name, "sparsity": 0.9}).make_method(600).until == epoch * 600
 
 
 def test_static_and_thin_networks_train_twice_as_long():

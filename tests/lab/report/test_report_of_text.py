@@ -92,4 +92,4 @@ def test_how_a_run_ended_is_told_in_bits_per_byte(runs: Path):
     from regrow.lab.run.folder import RunFolder
 
     ending = how_it_ends(lambda: None, RunFolder(next(path.parent for path in runs.glob("*set*/config.json"))))
-    assert re.fullmatch(r"done: \d\.\d{3} bits per byte in [\d.]+ s", ending.sentence)
+    assert re.match(r"done: \d\.\d{3} bits per byte in [\d.]+ s", ending.sentence)

@@ -163,17 +163,21 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     if not below:
         check_rest_is_told(given, str(model))
         length: Any = given.get("written_for", given.get("max_steps", given.get("epochs")))
-        return _build(_with_an_end({"written_for": length, **given}))
+        return _build(_with_an_end({"written_for": length, **given}, is_for_all=True))
     length = given.get("written_for", below["written_for"])
     check_positive("written_for", length)
     return _build(_with_an_end(merge(rewritten(_that_fit(below, given), length), given)))
 
 
-def _with_an_end(whole: Settings) -> Settings:
-    """A method that needs an end, as it moves less and less, has that at three quarters of the training by default."""
+def _with_an_end(whole: Settings, is_for_all: bool = False) -> Settings:
+    """A method that needs an end, as it moves less and less, has that at three quarters of the training by default.
+
+    Or all that rewire now and then, so that no run ends with weights that were just grown.
+    """
     method, length = whole["method"], whole["written_for"]
     cls = METHODS[method["name"]]
-    if "until" in method or not (cls.falls or cls.until is not None) or not is_number(length):
+    has_end = cls.falls or cls.until is not None or (is_for_all and cls.rewires and not cls.rewires_every_step)
+    if "until" in method or not has_end or not is_number(length):
         return whole
     return {**whole, "method": {**method, "until": tidy(0.75 * length)}}
 
