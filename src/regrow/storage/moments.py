@@ -32,6 +32,8 @@ def moments_of(optimizer: Optimizer, parameters: Sequence[Tensor]) -> dict[int, 
 
 
 def _tried(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> Moments | None:
+    if "weight_decay" in group:
+        group = group | {"weight_decay": group["weight_decay"] or 0.1}  # a schedule may begin at 0
     device = torch.get_default_device() if like.is_meta else like.device
     for beginning in (torch.empty(0), like):  # with state of its own, where it is not made before the first step
         toy = torch.nn.Parameter(torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0], dtype=torch.float64, device=device))

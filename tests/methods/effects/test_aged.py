@@ -133,11 +133,15 @@ def test_without_warm_up_a_grown_weight_trains_as_in_an_optimizer_of_its_own(nam
         assert run.weight == pytest.approx(alone.item(), rel=1e-4), step
 
 
+def whole_at(ages, *decays):
+    return [1 - decay ** torch.tensor(ages, dtype=torch.float64) for decay in decays]
+
+
 @settings(deadline=None, max_examples=60)
 @given(age=st.integers(1, 5000), later=st.integers(0, 5000), second=st.floats(1e-8, 1e8), eps=st.floats(0, 1))
 def test_a_share_turns_the_correction_for_all_into_a_weights_own(age, later, second, eps):
     step = age + later
-    share = own_share(ADAM, torch.tensor([float(age)], dtype=torch.float64), torch.tensor([second]).double(), step, eps)
+    share = own_share(ADAM, whole_at([age], 0.9, 0.999), torch.tensor([second]).double(), step, eps)
     root = float(torch.tensor(second)) ** 0.5
     of_all, own = (1 / (1 - 0.9**t) / (root / (1 - 0.999**t) ** 0.5 + eps) for t in (step, age))
     assert float(share) == pytest.approx(own / of_all, rel=1e-4)
@@ -158,8 +162,22 @@ def test_decays_that_change_in_training_are_followed(monkeypatch):
         assert run.weight == pytest.approx(alone.item(), rel=1e-4)
 
 
+def test_a_weight_decay_that_begins_later_is_no_part_of_an_update(monkeypatch):
+    monkeypatch.setattr(aged, "WARM_UP", 1)
+    run = OneLayer("aged", lambda p: optim.AdamW(p, lr=0.01, weight_decay=0.0))
+    alone = nn.Parameter(torch.zeros(1))
+    own = optim.AdamW([alone], lr=0.01, weight_decay=0.0)
+    for weight_decay in [0.0, 0.0, 9.0, 9.0]:
+        for optimizer in (run.optimizer, own):
+            optimizer.param_groups[0]["weight_decay"] = weight_decay
+        run.step()
+        alone.grad = torch.ones(1)
+        own.step()
+    assert run.weight == pytest.approx(alone.item(), rel=1e-4)
+
+
 def test_where_nothing_is_corrected_the_share_is_that_of_the_squares():
-    share = own_share(RMSPROP, torch.tensor([1.0, 2.0]), torch.ones(2), None, 0.0)
+    share = own_share(RMSPROP, whole_at([1, 2], 0.0, 0.99), torch.ones(2), None, 0.0)
     assert share.tolist() == pytest.approx([0.1, (1 - 0.99**2) ** 0.5])
 
 
@@ -203,6 +221,36 @@ def test_a_run_that_is_resumed_while_weights_are_young_goes_on_bit_for_bit(stora
         own.load_state_dict(state)
     other.grown = run.grown
     assert other.moves(20) == run.moves(20)
+
+
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+def test_it_does_so_wherever_it_is_resumed_between_two_rewirings(storage, monkeypatch):
+    """Where some have grown old since the one and others have not."""
+    monkeypatch.setattr(aged, "WARM_UP", 4)
+    images = torch.randn(50, 4, 16, generator=torch.Generator().manual_seed(1))
+
+    def beginning():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 12), nn.Tanh(), nn.Linear(12, 5))
+        optimizer = optim.Adam(model.parameters(), lr=0.01, betas=(0.5, 0.7))  # old after 13 steps
+        method = regrow.SET(sparsity=0.5, period=5)
+        return model, optimizer, regrow.attach(model, optimizer, method, moments="aged", storage=storage)
+
+    def train(trio, first, last):
+        model, optimizer, _ = trio
+        for own in images[first:last]:
+            model(own).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return list(model.parameters())
+
+    whole = train(beginning(), 0, 50)
+    for cut in range(30, 36):
+        first, second = beginning(), beginning()
+        train(first, 0, cut)
+        for own, other in zip(first, second, strict=True):
+            other.load_state_dict(own.state_dict())
+        assert all(map(torch.equal, train(second, cut, 50), whole)), cut
 
 
 def test_a_parameter_that_takes_no_part_in_a_step_stays_where_it_is():

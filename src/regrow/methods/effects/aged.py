@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import ceil, log
+from operator import is_not
 
 import torch
 from torch import Tensor
@@ -58,6 +59,7 @@ class AgedMoments(Effect):
     def __init__(self, of_groups: Mapping[int, Moments]) -> None:
         self._of_groups = of_groups
         self._step = self._looked_at = 0
+        self._horizons: dict[int, int] = {}
         self._young: list[Young] = []
         self._of: Sequence[Tensor] = ()
         self._snapshot: list[Tensor] | None = None  # the weights as a captured step finds them
@@ -108,12 +110,14 @@ class AgedMoments(Effect):
         return self._rewirable.beside("grown_at")
 
     def _look_up(self) -> list[Young]:
-        """Those of each parameter, anew where anything moved; none when all have grown old since."""
-        now = self._grown_at
-        if len(self._of) != len(now) or any(one is not other for one, other in zip(self._of, now, strict=True)):
+        """Those of each parameter, anew where anything moved or decays changed; none when all have grown old since."""
+        now, horizons = self._grown_at, {group: self._horizon(group) for group in self._of_groups}
+        has_moved = len(self._of) != len(now) or any(map(is_not, self._of, now))
+        if has_moved or horizons != self._horizons:
+            self._horizons = horizons
             self._young = [self._young_of(*own) for own in zip(self._rewirable.parameters, now, strict=True)]
             self._of, self._looked_at = list(now), self._step
-        elif self._step - self._looked_at >= max(map(self._horizon, self._of_groups)):
+        elif self._step - self._looked_at >= max(horizons.values()):
             self._young = [replace(own, places=own.places[:0], grown_at=own.grown_at[:0]) for own in self._young]
         return self._young
 
@@ -122,7 +126,7 @@ class AgedMoments(Effect):
         group = next(number for number, group in groups if any(own is parameter for own in group["params"]))
         dims = memory_order(parameter)
         flat = grown_at.permute(dims).reshape(-1)
-        places = positions_of(flat > max(self._step - self._horizon(group), _NOTHING))
+        places = positions_of(flat > max(self._step - self._horizons[group], _NOTHING))
         return Young(group, dims, places, flat.index_select(0, places))
 
     def _horizon(self, group: int) -> int:
@@ -135,15 +139,26 @@ class AgedMoments(Effect):
         group = self._optimizer.param_groups[young.group]
         moments = self._of_groups[young.group].of(group)
         second = reduce(torch.maximum, (young.read(state[name]) for name in moments.second))
-        age = (self._step - young.grown_at).to(second.dtype)
-        share = own_share(moments, age, second, state.get("step"), group.get("eps", 0.0))
+        age = self._step - young.grown_at
+        share = own_share(moments, _whole(moments, age, second.dtype), second, state.get("step"), group.get("eps", 0.0))
         if self._step - self._looked_at < WARM_UP:
-            warmth = (age / WARM_UP).clamp_(max=1)
+            warmth = (age.to(second.dtype) / WARM_UP).clamp_(max=1)
             share = share * warmth
             for name in moments.first:
                 young.write(state[name], young.read(state[name]) * warmth)
         decayed = before * (1 - group["lr"] * group["weight_decay"]) if moments.decays_apart else before
-        young.write(weight, decayed + share * (young.read(weight) - decayed))
+        now = young.read(weight)  # as it stays where a weight has grown old since it was looked up
+        young.write(weight, torch.where(age < horizon(moments), decayed + share * (now - decayed), now))
+
+
+def _whole(moments: Moments, age: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """How much of each mean is there at some ages; by a table, as torch's powers depend on where in a tensor they are.
+
+    So who else is young, of which a resumed run may know fewer, changes not a bit.
+    """
+    ages = torch.arange(horizon(moments), dtype=dtype, device=age.device)
+    own = age.clamp(max=len(ages) - 1)
+    return [(1 - decay**ages).index_select(0, own) for decay in (moments.first_decay, moments.second_decay or 0.0)]
 
 
 def horizon(moments: Moments) -> int:

@@ -1,6 +1,6 @@
 """What an optimizer remembers of the gradients of each weight: its moments."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,13 +46,16 @@ class Moments:
         return next((decay for decay in self.second.values() if decay < 1), None)
 
 
-def own_share(moments: Moments, age: Tensor, second: Tensor, step: float | Tensor | None, eps: float) -> Tensor:
+def own_share(
+    moments: Moments, whole: Sequence[Tensor], second: Tensor, step: float | Tensor | None, eps: float
+) -> Tensor:
     """What of its update a weight of some age should make, where the optimizer corrects as for the age of all, `step`.
 
-    An update is m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps); it should be with its age for t. `second` is v.
+    An update is m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps); it should be with its age for t. `whole`: how much of a
+    mean of gradients, and of their squares, there is at that age, 1 - b^t. `second` is v.
     """
     assert moments.second_decay is not None
-    of_first, of_second = 1 - moments.first_decay**age, 1 - moments.second_decay**age
+    of_first, of_second = whole
     root = second.sqrt()
     divisor = root / of_second.sqrt() + eps
     if not moments.is_corrected or step is None:
