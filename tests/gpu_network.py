@@ -1,6 +1,7 @@
 """A small network on a GPU, its data, and some steps of training."""
 
 import warnings
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -41,9 +42,32 @@ def step_without_waiting(method):
     torch.cuda.synchronize()
     images, labels = a_batch()
     nn.functional.cross_entropy(model(images), labels).backward()
+    with never_waiting():
+        optimizer.step()
+
+
+@contextmanager
+def never_waiting():
+    """Whatever waits for the device raises."""
     with warnings.catch_warnings(action="ignore"):  # torch calls this mode a prototype
         torch.cuda.set_sync_debug_mode("error")
         try:
-            optimizer.step()
+            yield
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+def warm_up(step, num_steps):
+    """Take the steps before a capture, on a stream of their own, as torch wants them."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(num_steps):
+            step()
+    torch.cuda.synchronize()
+
+
+def captured(step):
+    """A step as a graph; it is not taken yet."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph

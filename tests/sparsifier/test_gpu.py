@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import regrow
-from gpu_network import DEVICE, a_batch, small_network, step_without_waiting
+from gpu_network import DEVICE, a_batch, captured, small_network, step_without_waiting, warm_up
 
 pytestmark = pytest.mark.gpu
 
@@ -82,15 +82,9 @@ def test_a_captured_step_trains_like_an_eager_one(name):
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            step()
-    torch.cuda.synchronize()
+    warm_up(step, 2)
     eager_model, eager_optimizer, eager_sparse = copy.deepcopy((model, optimizer, sparse))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    graph = captured(step)
     assert sparse.num_steps == 2, "capturing counts no step"
     for _ in range(13):
         graph.replay()

@@ -4,14 +4,13 @@ pytest -m gpu tests/methods/effects/test_gpu_moments.py
 """
 
 import copy
-import warnings
 
 import pytest
 import torch
 from torch import nn
 
 import regrow
-from gpu_network import DEVICE, a_batch, small_network
+from gpu_network import DEVICE, a_batch, captured, never_waiting, small_network, warm_up
 
 pytestmark = [
     pytest.mark.gpu,
@@ -50,15 +49,9 @@ def test_a_captured_step_trains_like_an_eager_one(moments, name):
     trio = attached(moments, **({} if name == "AdamW" else {name: True}))
     model, optimizer, sparse = trio
     step = a_step(model, optimizer)
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            step()
-    torch.cuda.synchronize()
+    warm_up(step, 2)
     eager_model, eager_optimizer, eager_sparse = copy.deepcopy(trio)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    graph = captured(step)
     eager_step = a_step(eager_model, eager_optimizer)
     for _ in range(13):
         graph.replay()
@@ -75,14 +68,8 @@ def test_a_captured_run_that_is_rolled_back_while_weights_are_young_takes_the_sa
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     model, optimizer, sparse = trio = attached("aged")
     step = a_step(model, optimizer)
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(6):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    warm_up(step, 6)
+    graph = captured(step)
 
     def some_steps():
         for _ in range(3):
@@ -111,12 +98,8 @@ def test_a_step_with_young_weights_never_waits_for_the_device():
     torch.cuda.synchronize()
     images, labels = a_batch()
     nn.functional.cross_entropy(model(images), labels).backward()
-    with warnings.catch_warnings(action="ignore"):  # torch calls this mode a prototype
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            optimizer.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+    with never_waiting():
+        optimizer.step()
 
 
 @pytest.mark.parametrize("storage", ["dense", "packed"])

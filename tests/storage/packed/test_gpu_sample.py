@@ -2,6 +2,7 @@
 
 import copy
 import gc
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from test_gpu_packed import DEVICE, small_network, trained
 from torch import nn
 
 import regrow
-from gpu_network import a_batch
+from gpu_network import a_batch, captured, warm_up
 
 pytestmark = pytest.mark.gpu
 GSE = regrow.GSE(sparsity=0.8, period=3, until=100)
@@ -62,15 +63,9 @@ def test_a_captured_step_trains_like_an_eager_one(num_before, num_passes):
             nn.functional.cross_entropy(model(own), its_labels).backward()
         optimizer.step()
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(num_before):
-            step(model, optimizer)
-    torch.cuda.synchronize()
+    warm_up(partial(step, model, optimizer), num_before)
     eager_model, eager_optimizer, eager_sparse = copy.deepcopy((model, optimizer, sparse))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step(model, optimizer)
+    graph = captured(partial(step, model, optimizer))
     assert sparse.num_steps == num_before, "capturing counts no step"
     for _ in range(14 - num_before):
         graph.replay()
@@ -96,12 +91,9 @@ def test_a_captured_step_that_would_look_everywhere_is_refused():
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.synchronize()
-    with pytest.raises(ValueError, match=r"or grow by regrow\.GSE"), torch.cuda.graph(torch.cuda.CUDAGraph()):
-        step()
+    warm_up(step, 1)
+    with pytest.raises(ValueError, match=r"or grow by regrow\.GSE"):
+        captured(step)
 
 
 def test_all_that_stays_on_a_gpu_is_where_the_candidates_are():
