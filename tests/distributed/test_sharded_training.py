@@ -146,6 +146,22 @@ def files(folder: str) -> list[str]:
     return wrong
 
 
+def whole_and_loaded(folder: str) -> list[torch.Tensor]:
+    """A model that was saved whole, and what a sharded one has of its file."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(12, 21), nn.ReLU(), nn.Linear(21, 6))
+    sparse = regrow.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), regrow.SET(sparsity=0.8))
+    path = Path(folder, f"for-shards-{dist.get_rank()}")
+    regrow.save(path, model, sparse)
+    other = nn.Sequential(nn.Linear(12, 21), nn.ReLU(), nn.Linear(21, 6))
+    fully_shard(other, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    masks = regrow.load(path, other)
+    again = regrow.attach(other, torch.optim.SGD(other.parameters(), lr=0.1), regrow.SET(sparsity=0.8), start=masks)
+    before = [*model.parameters(), *sparse.masks().values()]
+    after = [*other.parameters(), *again.masks().values()]
+    return [torch.stack([own, whole(theirs)]).detach() for own, theirs in zip(before, after, strict=True)]
+
+
 def sent_by(name: str, widths: tuple[int, ...]) -> list[tuple[int, int]]:
     """Collectives and bytes of each step but the first, which compares ranks."""
     trio = Trio(name, widths=widths)
@@ -175,6 +191,7 @@ def go_through_all(folder: str) -> dict[str, Any]:
         "resumed": go_on_alike(folder),
         "loaded": load_all(folder),
         "files": files(folder),
+        "of file": whole_and_loaded(folder),
         "sent": what_is_sent(),
         "folder": folder,
     }
@@ -198,6 +215,11 @@ def test_a_checkpoint_of_two_ranks_is_loaded_by_one_process_and_by_three_ranks(t
 
 def test_the_file_of_a_sharded_model_is_that_of_the_whole_one(told):
     assert told[0]["files"] == told[1]["files"] == []
+
+
+def test_a_sharded_model_is_filled_from_a_file(told):
+    for of_rank in told:
+        assert all(torch.equal(own, theirs) for own, theirs in of_rank["of file"])
 
 
 def test_a_step_that_rewires_nothing_sends_nothing(told):
