@@ -6,7 +6,8 @@
 bf16, channels innermost. Calls go round several sets of images, more than the cache holds, and are replayed as one CUDA
 graph, so that no time passes between them. `product` is the same as one matrix product, where a convolution is one;
 `free` is cuDNN's that need not be deterministic. `error` is relative to the gradient in float64, of the first images.
-Where ours is not asked for in a run, for other numbers of channels, its time is in brackets.
+Where ours is not asked for in a run, for other numbers of channels, its time is in brackets; where a way fails, what it
+raises stands there.
 """
 
 import argparse
@@ -112,14 +113,15 @@ def measure(layer: Convolution, times: int, batch: int, repeats: int) -> list[st
     ways.append(by_product if (layer.size, layer.stride) == (1, 1) else None)
     told, taken = [], []
     for way in ways:
+        if way is None:
+            told += ["", ""]
+            continue
         try:
-            if way is None:
-                raise ValueError
             error = float((way(*few, layer.size, layer.stride).double() - exact).norm() / exact.norm())
             calls = [lambda way=way, one=one: way(*one, layer.size, layer.stride) for one in sets]
             taken.append(microseconds(calls, repeats))
-        except Exception:  # no such way for these shapes, of which kernels tell in many ways
-            told += ["", ""]
+        except Exception as problem:  # kernels were not made for all shapes, and tell so in many ways
+            told += [type(problem).__name__, ""]
             continue
         is_bracketed = way is weight_gradient and not layer.is_ours
         told += [f"({taken[-1]:.1f})" if is_bracketed else f"{taken[-1]:.1f}", f"{error:.4f}"]

@@ -1,6 +1,7 @@
 """Moments that count from a weight's own beginning: worked examples, and what a fresh optimizer would have done."""
 
 import copy
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -148,32 +149,31 @@ def test_a_share_turns_the_correction_for_all_into_a_weights_own(age, later, sec
     assert later or float(share) == pytest.approx(1)
 
 
-def test_decays_that_change_in_training_are_followed(monkeypatch):
-    monkeypatch.setattr(aged, "WARM_UP", 1)
-    run = OneLayer("aged", lambda p: optim.Adam(p, lr=0.01))
-    alone = nn.Parameter(torch.zeros(1))
-    own = optim.Adam([alone], lr=0.01)
-    for betas in [(0.9, 0.999), (0.8, 0.99), (0.5, 0.9), (0.9, 0.99)]:
+def beside_a_dense_one(kind, key, values):
+    """The weight of a run whose optimizer's setting takes some values, and one that such an optimizer trains alone."""
+    run, alone = OneLayer("aged", kind), nn.Parameter(torch.zeros(1))
+    own = kind([alone])
+    for value in values:
         for optimizer in (run.optimizer, own):
-            optimizer.param_groups[0]["betas"] = betas
+            optimizer.param_groups[0][key] = value
         run.step()
         alone.grad = torch.ones(1)
         own.step()
-        assert run.weight == pytest.approx(alone.item(), rel=1e-4)
+        yield run.weight, alone.item()
+
+
+def test_decays_that_change_in_training_are_followed(monkeypatch):
+    monkeypatch.setattr(aged, "WARM_UP", 1)
+    values = [(0.9, 0.999), (0.8, 0.99), (0.5, 0.9), (0.9, 0.99)]
+    for weight, alone in beside_a_dense_one(partial(optim.Adam, lr=0.01), "betas", values):
+        assert weight == pytest.approx(alone, rel=1e-4)
 
 
 def test_a_weight_decay_that_begins_later_is_no_part_of_an_update(monkeypatch):
     monkeypatch.setattr(aged, "WARM_UP", 1)
-    run = OneLayer("aged", lambda p: optim.AdamW(p, lr=0.01, weight_decay=0.0))
-    alone = nn.Parameter(torch.zeros(1))
-    own = optim.AdamW([alone], lr=0.01, weight_decay=0.0)
-    for weight_decay in [0.0, 0.0, 9.0, 9.0]:
-        for optimizer in (run.optimizer, own):
-            optimizer.param_groups[0]["weight_decay"] = weight_decay
-        run.step()
-        alone.grad = torch.ones(1)
-        own.step()
-    assert run.weight == pytest.approx(alone.item(), rel=1e-4)
+    kind = partial(optim.AdamW, lr=0.01, weight_decay=0.0)
+    for weight, alone in beside_a_dense_one(kind, "weight_decay", [0.0, 0.0, 9.0, 9.0]):
+        assert weight == pytest.approx(alone, rel=1e-4)
 
 
 def test_where_nothing_is_corrected_the_share_is_that_of_the_squares():

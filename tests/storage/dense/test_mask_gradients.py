@@ -53,3 +53,15 @@ def test_a_gradient_that_is_differentiated_again_is_masked_too():
     sparse.mask_gradients()
     assert layer.weight.grad[0].count_nonzero() == 2
     layer.weight.grad = None
+
+
+@pytest.mark.parametrize("shape", [(700, 900), (1, 300_000), (300_000, 1), (2, 3, 400, 400)])
+def test_large_layers_are_masked_in_pieces(shape):
+    layer = nn.Module()
+    layer.weight = nn.Parameter(torch.randn(shape))
+    mask = torch.arange(layer.weight.numel()).view(shape) % 2 == 0
+    sparse = attached(layer, mask)
+    gradient = torch.randn(shape)
+    layer.weight.grad = gradient.clone()
+    sparse.mask_gradients()
+    assert torch.equal(layer.weight.grad, gradient * mask)

@@ -27,11 +27,9 @@ from regrow.storage.check_masks import check_shapes, check_zeros, num_strays
 from regrow.storage.dense.fill import fill, move_active
 from regrow.storage.dense.kept_gradients import KeptGradients
 from regrow.storage.dense.state import check_state
-from regrow.storage.dense.topology import Topology, flat_view
+from regrow.storage.dense.topology import WHOLE, Topology, flat_view, in_pieces
 from regrow.storage.dense.zeroed import Zeroed
 from regrow.storage.optimizer_state import state_like
-
-_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class DenseStorage:
@@ -198,14 +196,14 @@ class DenseStorage:
         return [None if parameter.grad is None else gradient_here(parameter) for parameter in self.parameters]
 
     def _zero(self, tensors: Sequence[Sequence[Tensor]]) -> None:
-        """Multiply by 0 or 1 as whole numbers, which bits are: no NaN is left, in a fifth of the time of choosing."""
+        """Multiply by 0 or 1 as whole numbers, which bits are: no NaN is left, and it is faster than choosing."""
         for chunk, fast in zip(self.chunks, self._fast_masks, strict=True):
             some = chunk.of(tensors)
             if fast is not None and fast.zero_inactive(some):
                 continue
-            if bits := [tensor.view(_WHOLE[tensor.itemsize]) for own in some for tensor in own]:
+            if bits := [tensor.view(WHOLE[tensor.itemsize]) for own in some for tensor in own]:
                 masks = [mask for own, mask in zip(some, chunk.of(self._masks), strict=True) for _ in own]
-                torch._foreach_mul_(bits, masks)
+                torch._foreach_mul_(*(in_pieces(bits, masks[0]) if len(some) == 1 else (bits, masks)))
 
     def is_masked(self, i: int) -> bool:
         gradient = None if self._is_dense_step else self._gradients()[i]

@@ -8,6 +8,10 @@ from torch import Tensor
 from regrow.core.row import Chunk
 from regrow.core.units import Layer
 
+WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The whole numbers of as many bytes."""
+_IN_CACHE = 1 << 18
+
 
 class Topology:
     """`masks` has one tensor per layer, shaped and laid out like its weights.
@@ -54,3 +58,13 @@ def flat_view(layer: Layer, weight: Tensor) -> Tensor | None:
         return None
     flat = layer.flatten(weight)
     return flat if flat.data_ptr() == weight.data_ptr() else None
+
+
+def in_pieces(tensors: Sequence[Tensor], mask: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Tensors and their mask, row by row where they are large: for a product torch copies the mask as numbers."""
+    if mask.numel() <= _IN_CACHE:
+        return list(tensors), [mask] * len(tensors)
+    rows = max(_IN_CACHE * len(mask) // mask.numel(), 1)
+    return [piece for tensor in tensors for piece in torch.split(tensor, rows)], [*torch.split(mask, rows)] * len(
+        tensors
+    )
